@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use esker_base::{Kind, Result};
+use esker_base::{Error, Kind, Result};
 
 use super::{OpenFile, RecordLocation, SessionFile};
 use crate::inode::{DirId, FileKind, Inode, NameKind, key};
@@ -11,6 +11,7 @@ use crate::ops::NewInode;
 use crate::ops::setattr::{AttributeChanges, check_file};
 use crate::session::Session;
 use crate::stack::dir::Dir;
+use crate::stack::path::show;
 
 impl Session {
     /// Opens the regular file `name` in `dir` for reading and writing. All openers of a file share
@@ -189,6 +190,10 @@ impl Session {
     fn locate(&self, dir: &Dir, name: &[u8]) -> Result<(Inode, RecordLocation)> {
         let entry = self.namespace().entry(dir, name, true)?;
         let entry = entry.ok_or_else(|| crate::session::not_found(name))?;
+        if entry.seat().is_some() {
+            let what = format!("{}: it is at another seat", show(name));
+            return Err(Error::new(Kind::CrossDevice, what));
+        }
         if entry.entry == NameKind::Link {
             return Ok((self.namespace().linked(entry.id, true)?, RecordLocation::Links));
         }

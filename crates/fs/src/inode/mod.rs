@@ -10,6 +10,7 @@
 mod file_id;
 pub mod indexed;
 mod schema;
+mod seat_file;
 mod stored_inode;
 pub mod timestamp;
 pub mod xattr;
@@ -24,6 +25,7 @@ pub(crate) use self::file_id::identity_root;
 pub use self::file_id::{DirId, FileId};
 pub(crate) use self::schema::column;
 pub use self::schema::{INODE, key, name_hash};
+pub use self::seat_file::SeatFile;
 use self::stored_inode::{InodeColumns, PLAIN, StoredInode};
 use self::xattr::XATTR_BYTES_MAX;
 use crate::file::FILE_BYTES_MAX;
@@ -68,6 +70,8 @@ pub enum NameKind {
     Is(FileKind),
     /// One of several names of the file whose inode is in the links directory.
     Link,
+    /// A name of a regular file that another seat of a live namespace has.
+    SeatFile,
 }
 
 impl NameKind {
@@ -85,6 +89,7 @@ impl NameKind {
             Self::Is(FileKind::BlockDevice) => 7,
             Self::Link => 8,
             Self::Is(FileKind::Indexed) => 9,
+            Self::SeatFile => 10,
         }
     }
 
@@ -102,6 +107,7 @@ impl NameKind {
             7 => Self::Is(FileKind::BlockDevice),
             8 => Self::Link,
             9 => Self::Is(FileKind::Indexed),
+            10 => Self::SeatFile,
             _ => return None,
         })
     }
@@ -238,12 +244,12 @@ impl Inode {
         Self { generation, nlink: 0, ..Self::new(NameKind::Tombstone, 0, now_ns) }
     }
 
-    /// Returns the kind of file; `None` for a tombstone or a link.
+    /// Returns the kind of file; `None` for a tombstone, a link, or a name of a file at another seat.
     #[must_use]
     pub fn kind(&self) -> Option<FileKind> {
         match self.entry {
             NameKind::Is(kind) => Some(kind),
-            NameKind::Tombstone | NameKind::Link => None,
+            NameKind::Tombstone | NameKind::Link | NameKind::SeatFile => None,
         }
     }
 
@@ -253,12 +259,22 @@ impl Inode {
         self.entry == NameKind::Is(FileKind::Directory)
     }
 
-    /// Returns the seat that has the directory, if its record is only the name of a directory at
-    /// another seat of a live namespace; the other attributes are then those that it was made with.
+    /// Returns the seat that has the directory or file, if its record is only a name of one at another
+    /// seat of a live namespace; the other attributes are then those that it had when it was named.
     #[must_use]
     pub fn seat(&self) -> Option<u16> {
-        let number = self.rdev.checked_sub(1).filter(|_| self.is_directory())?;
-        u16::try_from(number).ok()
+        match self.entry {
+            NameKind::Is(FileKind::Directory) => u16::try_from(self.rdev.checked_sub(1)?).ok(),
+            NameKind::SeatFile => self.seat_file().map(|file| file.seat),
+            _ => None,
+        }
+    }
+
+    /// Returns the file for which the record is a name, if that is a file at another seat.
+    #[must_use]
+    pub fn seat_file(&self) -> Option<SeatFile> {
+        let is_name = self.entry == NameKind::SeatFile;
+        is_name.then(|| SeatFile::of_device(self.id, self.rdev)).flatten()
     }
 
     /// Makes the record the name of a directory at `seat`.
@@ -383,6 +399,9 @@ impl Inode {
         }
         if is_mapped && (extent.is_some() || !content.is_empty()) {
             return Err(wrong("content in two places"));
+        }
+        if entry == NameKind::SeatFile && columns.int(c::RDEV) as u16 == 0 {
+            return Err(wrong("a file at no seat"));
         }
         let (uid, gid) = (small(c::UID, "owner")?, small(c::GID, "group")?);
         if uid == NO_ID || gid == NO_ID {

@@ -6,7 +6,7 @@ use esker_base::{Error, Kind, Result};
 use crate::inode::{DirId, Inode, NameKind, key};
 use crate::session::{NameState, Session, check_not_directory, exists, not_found, put};
 use crate::stack::dir::Dir;
-use crate::stack::path::check_name;
+use crate::stack::path::{check_name, show};
 
 /// Maximum number of names of a file, as on most file systems.
 pub const LINKS_MAX: u32 = 1 << 20;
@@ -16,7 +16,7 @@ impl Session {
     ///
     /// # Errors
     /// `NotFound`, `Exists`, `Denied`; `IsADirectory` for a directory; `TooManyLinks` over
-    /// `LINKS_MAX` names.
+    /// `LINKS_MAX` names; `CrossDevice` for a file at another seat of a live namespace.
     pub fn link(&self, old_dir: &Dir, old_name: &[u8], dir: &Dir, name: &[u8]) -> Result<Inode> {
         let mut flushes = self.namespace().files().flushes();
         let mut inode = self.add_name((old_dir, old_name), (dir, name))?;
@@ -43,6 +43,10 @@ impl Session {
             let current = current.ok_or_else(|| not_found(old_name))?;
             self.check_vacant(dir, name)?;
             check_not_directory(&current, old_name)?;
+            if current.seat().is_some() {
+                let what = format!("{}: it is at another seat", show(old_name));
+                return Err(Error::new(Kind::CrossDevice, what));
+            }
             if let Some(inode) = self.try_link((old_dir, old_name), (dir, name), current.id)? {
                 dir.touch(inode.ctime_ns);
                 return Ok(inode);

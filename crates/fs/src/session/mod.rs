@@ -360,7 +360,7 @@ impl Session {
         self.update([key], |[own], batch| {
             let Some(mut inode) = NameState::of(own, &below)?.inode else { return Ok(None) };
             if inode.seat().is_some() {
-                let what = "the directory is at another seat, whose server changes it";
+                let what = "it is at another seat, whose server changes it";
                 return Err(Error::new(Kind::CrossDevice, what));
             }
             if inode.entry != NameKind::Link {

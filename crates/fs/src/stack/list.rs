@@ -114,6 +114,7 @@ impl<'a> EntryView<'a> {
     pub fn inode(&self) -> Result<Inode> {
         let entry = self.block.int(column::ENTRY, self.row);
         let is_elsewhere = entry == NameKind::Link.number()
+            || entry == NameKind::SeatFile.number()
             || entry == DIRECTORY && self.block.int(column::RDEV, self.row) != 0;
         let files = self.namespace.files();
         if !is_elsewhere
@@ -137,7 +138,7 @@ impl<'a> EntryView<'a> {
         let mut flushes = self.flushes;
         let mut inode = Box::new(Inode::of_block(block, row)?);
         if inode.seat().is_some() && !namespace.layers().is_of_writer(&key)? {
-            namespace.layers().show_seat_root(&mut inode)?;
+            namespace.layers().show_at_seat(&mut inode)?;
         }
         if namespace.layers().is_branch(self.layer) {
             namespace.layers().show_branch(self.layer, dir_of(&key), &mut inode);

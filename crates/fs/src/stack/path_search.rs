@@ -23,15 +23,15 @@ const REST_BYTES_MAX: usize = 64 << 10;
 pub enum SeatSearch {
     /// To its end. The directory where the search began has the empty name.
     Found(PathTarget),
-    /// To the directory `id` at another seat.
+    /// To the directory or file `id` at another seat.
     Elsewhere {
         /// The seat.
         seat: u16,
-        /// The directory.
+        /// The directory; that of the seat roots for a file.
         id: DirId,
         /// The directory with its name, and the name.
         name: (Dir, Vec<u8>),
-        /// The rest of the path, from the directory.
+        /// The rest of the path, from the directory `id`.
         rest: Vec<u8>,
     },
     /// Back to the directory where the search began, whose names are spread over several seats, and
@@ -100,7 +100,7 @@ impl Namespace {
     /// extended attributes. An empty path leads to `from`.
     ///
     /// # Errors
-    /// As [`Namespace::dir`]; `CrossDevice` if it leads to a directory at another seat.
+    /// As [`Namespace::dir`]; `CrossDevice` if it leads to another seat.
     pub fn find_at(
         &self,
         from: &Dir,
@@ -190,8 +190,17 @@ impl Namespace {
                 continue;
             }
             if let Some(seat) = inode.seat() {
-                let (id, name, rest) = (inode.dir_id(), name.into_owned(), rest.text(b"")?);
-                return Ok(SeatSearch::Elsewhere { seat, id, name: (dir, name), rest });
+                let (id, rest) = match inode.seat_file() {
+                    None => (inode.dir_id(), rest.text(b"")?),
+                    Some(file) if is_last && !rest.wants_dir => {
+                        (DirId::SEAT_ROOTS, file.root_name().into_bytes())
+                    }
+                    Some(_) => {
+                        let what = format!("{}: not a directory", show(&name));
+                        return Err(Error::new(Kind::NotADirectory, what));
+                    }
+                };
+                return Ok(SeatSearch::Elsewhere { seat, id, name: (dir, name.into_owned()), rest });
             }
             if is_last && !rest.wants_dir {
                 let name = name.into_owned();

@@ -113,9 +113,13 @@ impl LiveState {
             let number = self.nodes.number(found.id, found.kind);
             return Ok(sink.put(cookie, &entry.name, ShownEntry::Kind(number, found.kind)));
         }
-        // Nobody has permissions in a directory whose attributes are unknown.
+        // Nobody has permissions for a directory or file whose attributes are unknown.
         let unknown = || LiveAttributes { mode: 0, ..found.clone() };
-        let at_own_seat = self.at_own_seat(&parent.dir(), &entry.name, found.clone())?;
+        let at_own_seat = match self.at_own_seat(&parent.dir(), &entry.name, found.clone()) {
+            // A file that was removed since the page was read.
+            Err(errno) if i32::from(errno) == i32::from(Errno::ENOENT) => None,
+            found => found?,
+        };
         let found = &at_own_seat.unwrap_or_else(unknown);
         let node = self.intern(parent, &entry.name, found);
         let has_room = sink.put(cookie, &entry.name, ShownEntry::All(self.shown(&node, found)));

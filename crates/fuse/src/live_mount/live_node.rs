@@ -8,7 +8,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
-use esker_fs::inode::{DirId, FileKind};
+use esker_fs::inode::{DirId, FileKind, SeatFile};
 use esker_live::client::{LiveDir, LiveFile, SeatPlace};
 use esker_live::wire::{LiveAttributes, PATH_BYTES_MAX};
 use parking_lot::Mutex;
@@ -43,6 +43,8 @@ pub(super) struct LiveNode {
 struct NodePlace {
     parent: Arc<LiveNode>,
     name: Box<[u8]>,
+    /// The file, if it is at another seat than the name.
+    file: Option<SeatFile>,
 }
 
 /// The opens of a file.
@@ -95,7 +97,8 @@ impl LiveNode {
         of: ((u128, FileKind), Option<u16>),
         (parent, name): (&Arc<Self>, &[u8]),
     ) -> Self {
-        Self::new(number, of, Some(NodePlace { parent: parent.clone(), name: name.into() }))
+        let place = NodePlace { parent: parent.clone(), name: name.into(), file: None };
+        Self::new(number, of, Some(place))
     }
 
     fn new(
@@ -109,10 +112,10 @@ impl LiveNode {
         Self { number, id, kind, seat, mode, shown, losses, is_unnamed, place, opens }
     }
 
-    /// Records that the file is now `name` in `parent`.
-    pub(super) fn moved(&self, parent: &Arc<Self>, name: &[u8]) {
+    /// Records that the file is now `name` in `parent`, or `file` at another seat that has this name.
+    pub(super) fn moved(&self, parent: &Arc<Self>, name: &[u8], file: Option<SeatFile>) {
         if self.number != ROOT && self.number != parent.number {
-            let place = NodePlace { parent: parent.clone(), name: name.into() };
+            let place = NodePlace { parent: parent.clone(), name: name.into(), file };
             let before = self.place.lock().replace(place);
             drop(before);
             self.is_unnamed.store(false, Ordering::Relaxed);
@@ -136,7 +139,7 @@ impl LiveNode {
         // Ends once the path is too long for any server: after moves by other clients the nodes may
         // even form a loop.
         let mut top = (DirId(self.id), self.place.lock().clone());
-        while let (None, Some(NodePlace { parent, name })) = (seat, &top.1) {
+        while let (None, Some(NodePlace { parent, name, .. })) = (seat, &top.1) {
             bytes += name.len() + 1;
             names.push(name.clone());
             if bytes > PATH_BYTES_MAX {
@@ -165,7 +168,11 @@ impl LiveNode {
         }
         let place = self.place.lock().clone();
         match place {
-            Some(NodePlace { parent, name }) => {
+            Some(NodePlace { file: Some(file), .. }) => {
+                let (dir, name) = (LiveDir::seat_roots(file.seat), file.root_name());
+                FileReference { dir, name: name.into_bytes().into(), id: self.id }
+            }
+            Some(NodePlace { parent, name, .. }) => {
                 FileReference { dir: parent.dir(), name, id: self.id }
             }
             None => FileReference { dir: LiveDir::root(), name: Box::default(), id: self.id },
@@ -217,12 +224,12 @@ mod tests {
         let a = child(&root, 2, b"a");
         let b = child(&a, 3, b"b");
         assert_eq!((&*root.dir().path, &*b.dir().path), (&b""[..], &b"a/b"[..]));
-        a.moved(&root, b"c");
+        a.moved(&root, b"c", None);
         assert_eq!(&*b.dir().path, b"c/b");
-        a.moved(&b, b"a");
+        a.moved(&b, b"a", None);
         assert!(b.dir().path.len() > PATH_BYTES_MAX);
         // Break the loop, which would leak.
-        a.moved(&root, b"a");
+        a.moved(&root, b"a", None);
     }
 
     #[test]
@@ -235,6 +242,19 @@ mod tests {
         assert_eq!((places[0].seat, places[0].top, &*places[0].path), (3, DirId(7), &b""[..]));
         assert_eq!((places[1].seat, places[1].top, &*places[1].path), (3, DirId(7), &b"below"[..]));
         assert_eq!(far.parent_and_name().expect("it has a name").0.place.seat, 0);
+    }
+
+    #[test]
+    fn a_file_at_another_seat_than_its_name_is_named_there() {
+        let root = Arc::new(LiveNode::root());
+        let node = LiveNode::at(2, ((7, FileKind::File), None), (&root, b"f"));
+        assert_eq!(node.reference().file().name, b"f");
+        let file = SeatFile::new(3, 7, 0);
+        node.moved(&root, b"f", Some(file));
+        let reference = node.reference();
+        assert_eq!(reference.file().name, file.root_name().as_bytes());
+        assert_eq!((reference.dir.place.seat, reference.dir.id), (3, DirId::SEAT_ROOTS));
+        assert_eq!(&*node.parent_and_name().expect("it has a name").1, b"f");
     }
 
     #[test]

@@ -8,7 +8,9 @@ use std::time::Duration;
 use esker_base::{Kind, Result};
 use esker_fs::inode::FileKind;
 use esker_fs::ops::{NewFile, RenameFlags};
-use esker_live::client::{Answer, LiveDir, LiveFile, Request, is_absent, take_entries};
+use esker_live::client::{
+    Answer, LiveDir, LiveFile, RENAME_ATTEMPTS, Request, is_absent, take_entries,
+};
 use esker_live::wire::{LiveAttributes, PATH_BYTES_MAX, take_attributes};
 use fuser::{Errno, FileAttr};
 
@@ -44,27 +46,33 @@ impl LiveState {
                 (found, self.ttl)
             }
         };
-        // The kernel would check permissions by the attributes that a directory was made with.
+        // The kernel would check permissions by the attributes that it was named with.
         let found = self.at_own_seat(&parent.dir(), name, found)?.ok_or(Errno::EIO)?;
         let node = self.intern(&parent, name, &found);
         Ok((self.shown(&node, &found), ttl))
     }
 
-    /// Returns the current attributes of what was found as `name` in `dir`: those of a directory at
-    /// another seat are there, and unknown (`None`) while its server does not answer.
+    /// Returns the current attributes of what was found as `name` in `dir`: what is at another seat has
+    /// them there, and they are unknown (`None`) while its server does not answer.
+    ///
+    /// # Errors
+    /// `ENOENT` for a file that lost the name meanwhile.
     pub(super) fn at_own_seat(
         &self,
         dir: &LiveDir,
         name: &[u8],
         found: LiveAttributes,
     ) -> Result<Option<LiveAttributes>, Errno> {
-        let Some(seat) = found.seat else { return Ok(Some(found)) };
-        let own = dir.child(name, &found);
-        let [answer] = self.call_all([Request::attributes(&LiveFile::at(&own, b""))])?;
+        let Some((own, own_name)) = dir.at_own_seat(name, &found) else { return Ok(Some(found)) };
+        let [answer] = self.call_all([Request::attributes(&LiveFile::at(&own, &own_name))])?;
+        let LiveAttributes { seat, seat_file, .. } = found;
         match answer.and_then(|answer| answer.only(take_attributes)) {
-            Ok(attributes) => Ok(Some(LiveAttributes { seat: Some(seat), ..attributes })),
+            Ok(attributes) => Ok(Some(LiveAttributes { seat, seat_file, ..attributes })),
             // It is being removed.
-            Err(error) if is_absent(error.kind()) => Ok(Some(found)),
+            Err(error) if is_absent(error.kind()) => match seat_file {
+                Some(_) => Err(Errno::ENOENT),
+                None => Ok(Some(found)),
+            },
             Err(error) if error.kind() == Kind::Unavailable => Ok(None),
             Err(error) => Err(self.errno(&error)),
         }
@@ -142,18 +150,25 @@ impl LiveState {
             let unlink = self.change(Request::unlink(&dir, &[name]));
             let [found, done] = self.call_all([Request::lookup(&dir, &[name]), unlink])?;
             self.done(done)?;
-            self.lost_name(found_in(found));
+            self.lost_name(&dir, found_in(found));
             Ok(())
         })
     }
 
-    /// Marks the node of a file that had the attributes in `found` before it lost a name to this
+    /// Marks the node of a file that had the attributes in `found` before it lost a name in `dir` to this
     /// mount, if that was its last one.
-    fn lost_name(&self, found: Option<LiveAttributes>) {
-        if let Some(found) = found
-            && found.nlink <= 1
-            && let Some(node) = self.nodes.find(found.id, found.kind)
-        {
+    fn lost_name(&self, dir: &LiveDir, found: Option<LiveAttributes>) {
+        let Some(found) = found else { return };
+        let Some(node) = self.nodes.find(found.id, found.kind) else { return };
+        let is_last = match found.seat_file {
+            None => found.nlink <= 1,
+            // Its own seat counts its names, that one too until it learns of the removal.
+            Some(_) => match self.at_own_seat(dir, b"", found) {
+                Ok(found) => found.is_some_and(|found| found.nlink <= 1),
+                Err(errno) => i32::from(errno) == i32::from(Errno::ENOENT),
+            },
+        };
+        if is_last {
             node.is_unnamed.store(true, Ordering::Relaxed);
         }
     }
@@ -180,7 +195,7 @@ impl LiveState {
         let at_old = || Request::lookup(&dir, &[name]);
         let at_new = || Request::lookup(&new_dir, &[new_name]);
         if dir.seat_of(name) != new_dir.seat_of(new_name) {
-            return Err(Errno::EXDEV);
+            return self.rename_across((&parent, name), (&new_parent, new_name), flags);
         }
         let requests = [at_old(), at_new(), rename, at_new(), at_old()];
         let losses = self.seats.losses();
@@ -191,15 +206,69 @@ impl LiveState {
         let id = |found: &Option<LiveAttributes>| found.as_ref().map(|found| found.id);
         let changed = changed_by_rename([&source, &replaced].map(id), [&moved, &other].map(id));
         self.record_changes(&changed, losses);
-        self.lost_name(replaced);
-        // Nodes follow, if the kernel knows the files. The old name is there after an exchange.
-        for (found, parent, name) in [(moved, &new_parent, new_name), (other, &parent, name)] {
-            let Some(found) = found else { continue };
-            if let Some(node) = self.nodes.find(found.id, found.kind) {
-                node.moved(parent, name);
-            }
-        }
+        self.lost_name(&new_dir, replaced.filter(|_| flags != RenameFlags::Exchange));
+        // The old name is there after an exchange.
+        self.follow(moved, &new_parent, new_name);
+        self.follow(other, &parent, name);
         Ok(())
+    }
+
+    /// Renames a file to a directory at another seat.
+    fn rename_across(
+        &self,
+        (parent, name): (&Arc<LiveNode>, &[u8]),
+        (new_parent, new_name): (&Arc<LiveNode>, &[u8]),
+        flags: RenameFlags,
+    ) -> Result<(), Errno> {
+        if flags == RenameFlags::Exchange {
+            return Err(Errno::EXDEV);
+        }
+        let (dir, new_dir) = (parent.dir(), new_parent.dir());
+        let at_old = || Request::lookup(&dir, &[name]);
+        let at_new = || Request::lookup(&new_dir, &[new_name]);
+        let mut attempts = 0;
+        loop {
+            let [replaced] = self.call_all([at_new()])?;
+            let replaced = match replaced.and_then(|answer| answer.only(take_attributes)) {
+                Err(error) if error.kind() == Kind::NotFound => None,
+                Ok(_) if flags == RenameFlags::NoReplace => return Err(Errno::EEXIST),
+                replaced => Some(replaced.map_err(|error| self.errno(&error))?),
+            };
+            let expected = replaced.as_ref().map_or(0, |replaced| replaced.id);
+            let rename = Request::rename_across((&dir, name), (&new_dir, new_name), expected);
+            let losses = self.seats.losses();
+            let [source, renamed] = self
+                .track_change(&[parent.id, new_parent.id], || {
+                    self.call_all([at_old(), rename.durable()])
+                })?;
+            attempts += 1;
+            match renamed.and_then(|answer| answer.outcome()) {
+                // Another client has changed the name meanwhile.
+                Err(error) if error.kind() == Kind::Conflict && attempts < RENAME_ATTEMPTS => {
+                    continue;
+                }
+                done => done.map_err(|error| self.errno(&error))?,
+            }
+            let [moved] = self.call_all([at_new()])?;
+            let moved = found_in(moved);
+            let changed = [found_in(source), moved.clone()].into_iter().flatten();
+            let changed: Vec<u128> = changed.map(|found| found.id).collect();
+            self.record_changes(&changed, losses);
+            if moved.as_ref().map(|moved| moved.id) != replaced.as_ref().map(|before| before.id) {
+                self.lost_name(&new_dir, replaced);
+            }
+            self.follow(moved, new_parent, new_name);
+            return Ok(());
+        }
+    }
+
+    /// Records that the file `found`, if the kernel knows it, is now `name` in `parent`.
+    fn follow(&self, found: Option<LiveAttributes>, parent: &Arc<LiveNode>, name: &[u8]) {
+        if let Some(found) = found
+            && let Some(node) = self.nodes.find(found.id, found.kind)
+        {
+            node.moved(parent, name, found.seat_file);
+        }
     }
 
     /// The target of a symbolic link.

@@ -170,6 +170,7 @@ mod tests {
             ctime_ns: 0,
             id: 5,
             seat: None,
+            seat_file: None,
         };
         LiveEntry { name: name.to_vec(), attributes }
     }

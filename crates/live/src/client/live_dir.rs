@@ -53,6 +53,25 @@ impl LiveDir {
         Self { id, path: Arc::from(path), place }
     }
 
+    /// The directory of the seat roots of `seat`.
+    #[must_use]
+    pub fn seat_roots(seat: u16) -> Self {
+        let mut dir = Self::seat_root(seat, DirId::SEAT_ROOTS, b"");
+        dir.place.top = DirId::ROOT;
+        dir
+    }
+
+    /// The directory and name under which its own seat has the file or directory `name` in this one, if
+    /// that is another seat. `attributes` are those that a look-up returned.
+    #[must_use]
+    pub fn at_own_seat(&self, name: &[u8], attributes: &LiveAttributes) -> Option<(Self, Vec<u8>)> {
+        match (attributes.seat_file, attributes.seat) {
+            (Some(file), _) => Some((Self::seat_roots(file.seat), file.root_name().into_bytes())),
+            (None, Some(_)) => Some((self.child(name, attributes), Vec::new())),
+            (None, None) => None,
+        }
+    }
+
     /// The directory `name` in this one, with the attributes that a look-up returned.
     #[must_use]
     pub fn child(&self, name: &[u8], attributes: &LiveAttributes) -> Self {

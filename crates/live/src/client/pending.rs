@@ -13,8 +13,8 @@ use esker_table::manifest::SetId;
 use super::live_dir::{LiveDir, LiveFile, SeatPlace};
 use crate::wire::{
     AttributeRequest, CHANGE_ITEMS_MAX, FRAME_BYTES_MAX, FRAME_HEADER_BYTES, FrameHeader,
-    MAKE_OPENS, NAME_BYTES_MAX, PATH_BYTES_MAX, RangeChange, SPREAD_DEVICE, Verb, WriteMode,
-    finish_frame, start_frame,
+    MAKE_OPENS, MoveTarget, NAME_BYTES_MAX, PATH_BYTES_MAX, RangeChange, SPREAD_DEVICE,
+    SeatFileNaming, Verb, WriteMode, finish_frame, start_frame,
 };
 
 /// A request of one or several items.
@@ -245,6 +245,44 @@ impl Request {
             item.payload.extend_from_slice(&target.id.0.to_le_bytes());
             item.put_name(name);
         })
+    }
+
+    /// A new name, in a directory at another seat, for `old` in `dir`. It replaces the file `expected`
+    /// that a look-up has found there; 0 if it has found none.
+    #[must_use]
+    pub fn rename_across(
+        (dir, old): (&LiveDir, &[u8]),
+        (target, name): (&LiveDir, &[u8]),
+        expected: u128,
+    ) -> Self {
+        let SeatPlace { seat, top, path } = target.part_of(name).place;
+        let target = MoveTarget {
+            seat,
+            dir: target.id,
+            top,
+            path: path.to_vec(),
+            name: name.to_vec(),
+            expected,
+        };
+        Self::at_names(Verb::RenameAcross, dir, &[old]).item(|item| {
+            item.put_name(old);
+            item.check_bounds(&target);
+            target.put(&mut item.payload);
+        })
+    }
+
+    /// A name for a file at another seat.
+    pub(crate) fn name_seat_file(naming: &SeatFileNaming) -> Self {
+        Self::within(Verb::NameSeatFile, LiveDir::seat_roots(naming.target.seat)).item(|item| {
+            item.check_bounds(&naming.target);
+            naming.put(&mut item.payload);
+        })
+    }
+
+    fn check_bounds(&mut self, target: &MoveTarget) {
+        if target.name.len() > NAME_BYTES_MAX || target.path.len() > PATH_BYTES_MAX {
+            self.too_long = Some("name or path");
+        }
     }
 
     fn with_second(mut self, target: LiveDir, put: impl FnOnce(&mut Self)) -> Self {

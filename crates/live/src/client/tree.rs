@@ -21,6 +21,8 @@ use crate::wire::{
 
 /// Entries of one request of a listing.
 pub(super) const LIST_ENTRIES: usize = 4096;
+/// Attempts to rename a file to a name at another seat that others change meanwhile.
+pub const RENAME_ATTEMPTS: u32 = 16;
 
 /// An entry of a directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -209,16 +211,34 @@ impl LiveTree {
         self.call(request)?.outcome()
     }
 
-    /// Renames `old` to `name`, in another directory or the same. Cost: a round trip.
+    /// Renames `old` to `name`, in another directory or the same. Cost: a round trip; three between
+    /// seats, and some syncs.
     ///
     /// # Errors
-    /// As `Session::rename` of `esker-fs`.
+    /// As `Session::rename` of `esker-fs`; `CrossDevice` for anything but a regular file between
+    /// directories at different seats.
     pub fn rename(&mut self, old: (&LiveDir, &[u8]), new: (&LiveDir, &[u8])) -> Result<()> {
-        self.change(Request::rename(old, new, RenameFlags::Replace))
+        if old.0.seat_of(old.1) == new.0.seat_of(new.1) {
+            return self.change(Request::rename(old, new, RenameFlags::Replace));
+        }
+        let mut attempts = 0;
+        loop {
+            let replaced = self.call(Request::lookup(new.0, &[new.1]))?.only(take_attributes);
+            let expected = match replaced {
+                Err(error) if error.kind() == Kind::NotFound => 0,
+                replaced => replaced?.id,
+            };
+            attempts += 1;
+            match self.change(Request::rename_across(old, new, expected)) {
+                // Another client has changed the name meanwhile.
+                Err(error) if error.kind() == Kind::Conflict && attempts < RENAME_ATTEMPTS => {}
+                done => return done,
+            }
+        }
     }
 
-    /// Returns the attributes of `name`. Cost: a round trip; another one for a directory at another
-    /// seat.
+    /// Returns the attributes of `name`. Cost: a round trip; another one for a directory or file at
+    /// another seat.
     ///
     /// # Errors
     /// `NotFound`, `Denied`.
@@ -241,7 +261,7 @@ impl LiveTree {
             self.call_by_seat((dir, names), request, |answer| answer.items(take_attributes))?;
         let found_names = names.iter().zip(&mut found);
         let shown = found_names.filter_map(|(name, found)| Some((*name, found.as_mut().ok()?)));
-        self.show_seat_roots(dir, shown)?;
+        self.show_at_own_seats(dir, shown)?;
         Ok(found)
     }
 
@@ -290,21 +310,21 @@ impl LiveTree {
         all.ok_or_else(|| Error::corrupt("an answer of a server", 0, "fewer items than asked for"))
     }
 
-    /// Replaces the attributes of those `entries` of `dir` that are directories at other seats by
-    /// their current ones. One that is gone there, or whose server does not answer, keeps those that
-    /// it was made with.
-    fn show_seat_roots<'a>(
+    /// Replaces the attributes of those `entries` of `dir` that are at other seats by their current ones.
+    /// One that is gone there, or whose server does not answer, keeps those that it was named with.
+    fn show_at_own_seats<'a>(
         &mut self,
         dir: &LiveDir,
         entries: impl Iterator<Item = (&'a [u8], &'a mut LiveAttributes)>,
     ) -> Result<()> {
         let (mut under_way, mut unserved) = (Vec::new(), Vec::new());
         for (name, attributes) in entries {
-            let Some(seat) = attributes.seat.filter(|seat| !unserved.contains(seat)) else {
+            let Some((own, own_name)) = dir.at_own_seat(name, attributes) else { continue };
+            let seat = own.place.seat;
+            if unserved.contains(&seat) {
                 continue;
-            };
-            let own = dir.child(name, attributes);
-            let request = Request::attributes(&LiveFile::at(&own, b""));
+            }
+            let request = Request::attributes(&LiveFile::at(&own, &own_name));
             let connection = self.connection_to(seat);
             match connection.and_then(|connection| connection.submit(request)) {
                 Ok(number) => under_way.push((seat, number, attributes)),
@@ -316,7 +336,10 @@ impl LiveTree {
         for (seat, number, attributes) in under_way {
             let answer = self.connection_to(seat)?.wait(number);
             match answer.and_then(|answer| answer.only(take_attributes)) {
-                Ok(own) => *attributes = LiveAttributes { seat: Some(seat), ..own },
+                Ok(own) => {
+                    let LiveAttributes { seat, seat_file, .. } = *attributes;
+                    *attributes = LiveAttributes { seat, seat_file, ..own };
+                }
                 // It is being removed, or its server is gone.
                 Err(error) if is_absent(error.kind()) || error.kind() == Kind::Unavailable => {}
                 Err(error) => return Err(error),
@@ -335,18 +358,18 @@ impl LiveTree {
 
     /// Returns all entries of `dir`, in the order of the hashes of their names. Entries that come
     /// and go meanwhile may or may not be among them. Cost: a round trip for each 4,096, and one to
-    /// each seat that has directories among them.
+    /// each seat that has some of them.
     ///
     /// # Errors
     /// `Denied`; `NotFound` once the directory was removed.
     pub fn list(&mut self, dir: &LiveDir) -> Result<Vec<LiveEntry>> {
         let mut entries = self.list_as_named(dir)?;
         let shown = entries.iter_mut().map(|entry| (&entry.name[..], &mut entry.attributes));
-        self.show_seat_roots(dir, shown)?;
+        self.show_at_own_seats(dir, shown)?;
         Ok(entries)
     }
 
-    /// Like [`LiveTree::list`], with directories at other seats as they were made. Cost: a round trip
+    /// Like [`LiveTree::list`], with those at other seats as they were named. Cost: a round trip
     /// for each 4,096.
     ///
     /// # Errors

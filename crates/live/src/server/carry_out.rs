@@ -7,6 +7,7 @@
 
 mod change_items;
 mod changes;
+mod file_moves;
 mod named_file;
 mod reads;
 mod seat_directories;
@@ -24,6 +25,7 @@ use esker_fs::session::request_record::RequestRecord;
 use esker_fs::stack::identity::Identity;
 use parking_lot::MutexGuard;
 
+use self::file_moves::busy;
 use self::seat_directories::SeatPreparation;
 pub(super) use self::seat_directories::make_root;
 use super::client_files::ClientFiles;
@@ -102,6 +104,15 @@ fn refuse(header: &FrameHeader, why: Error, out: &mut Vec<u8>) -> Result<BatchOu
         finish_frame(out, at, &FrameHeader::new(Verb::Goodbye, header.number));
     }
     Err(why)
+}
+
+/// Answers each item of a change with `why`. None was carried out.
+fn refuse_items(header: &FrameHeader, why: &Error, out: &mut Vec<u8>) {
+    let at = start_frame(out);
+    for _ in 0..header.items {
+        put_status::<()>(out, &Err(Error::new(why.kind(), why.to_string())), usize::MAX);
+    }
+    finish_frame(out, at, header);
 }
 
 /// The reason for an answer that does not have the request's items.
@@ -193,12 +204,23 @@ impl<'a> ClientSession<'a> {
             }
             if header.verb.is_change() && batch.is_none() {
                 batch = self.begin_batch();
+                if batch.is_none() && header.verb == Verb::NameSeatFile {
+                    // The server that asks may have to end this before it can be frozen itself.
+                    refuse_items(&header, &busy(), out);
+                    outcome.consumed += consumed;
+                    continue;
+                }
                 if batch.is_none() {
                     // It is planned again: nothing may stay closed while this client takes its time.
                     self.end_preparation();
                     outcome.is_frozen = true;
                     break;
                 }
+            }
+            if batch.is_some() && self.waits_for_move(&header, payload) {
+                self.finish(batch.take())?;
+                outcome.is_crowded = true;
+                break;
             }
             outcome.consumed += consumed;
             // A client gives up the set that was adopted once it has the answer.
@@ -237,7 +259,8 @@ impl<'a> ClientSession<'a> {
         let clients = self.served.clients().lock();
         // After the lock: who freezes takes it once, so no change is under way from then on.
         let is_frozen = self.served.freeze().is_frozen(self.served.clock());
-        (!is_frozen).then_some(ChangeBatch { clients, lacks_record: false })
+        // A freeze waits for moves that have begun.
+        (!is_frozen || self.is_moving()).then_some(ChangeBatch { clients, lacks_record: false })
     }
 
     /// Records the changes of a batch that carried no record, and lets the changes of other

@@ -21,6 +21,7 @@ mod group_commit;
 mod handshake;
 mod metrics;
 mod metrics_endpoint;
+mod moving_files;
 mod open_directories;
 mod open_file_limits;
 mod other_seats;
@@ -53,6 +54,7 @@ use self::group_commit::{GroupCommit, LEASE};
 pub use self::metrics::ServerCounters;
 use self::metrics::ServerMetrics;
 use self::metrics_endpoint::answer_metrics;
+use self::moving_files::release_files_later;
 use self::open_file_limits::OpenFileLimits;
 use self::other_seats::OtherSeats;
 use self::served_namespace::{ServedNamespace, read_clients};
@@ -223,6 +225,7 @@ impl LiveServer {
         }
         if self.served.seats().has_others() {
             keep_parts_later(&runtime, self.served.clone());
+            release_files_later(&runtime, self.served.clone());
         }
         self.runtime = Some(runtime);
         Ok(())

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Other seats: the servers of the other seats of a live namespace, as clients see them.
 //!
-//! A server asks them to make and remove directories whose names it has, and for their parts of
-//! snapshots. It never does so while it carries out changes, so two servers do not wait for each
+//! A server asks them to make and remove directories whose names it has, to give files names that they
+//! have, and for their parts of snapshots. It never does so while it carries out changes, so two servers do not wait for each
 //! other.
 
 use std::collections::BTreeSet;
@@ -18,6 +18,7 @@ use hashbrown::{HashMap, HashSet};
 use parking_lot::{Mutex, MutexGuard};
 use tokio::task::block_in_place;
 
+use super::moving_files::MovingFiles;
 use super::seat_placement::SeatPlacement;
 use crate::client::{Answer, LiveClientOptions, LiveConnection, Request};
 use crate::proof::UserSecret;
@@ -45,6 +46,7 @@ pub(super) struct OtherSeats {
     /// Connections for questions, which do not wait behind changes.
     questions: Vec<SeatConnection>,
     placement: SeatPlacement,
+    moving: MovingFiles,
     /// Directories at other seats that are being removed.
     closing: Mutex<HashSet<DirId>>,
     /// Parts of spread directories at this seat in which no name is made, and until when.
@@ -99,6 +101,7 @@ impl OtherSeats {
             snapshots: (0..seats).map(|_| Mutex::default()).collect(),
             questions: (0..seats).map(|_| Mutex::default()).collect(),
             placement: SeatPlacement::new(own, seats),
+            moving: MovingFiles::default(),
             closing: Mutex::default(),
             closed_parts: Mutex::default(),
             unkept: Mutex::default(),
@@ -156,6 +159,11 @@ impl OtherSeats {
     /// As there.
     pub fn claim_adopted(&self, identity: DirId) -> Result<()> {
         LiveNamespace::claim_adopted(&*self.store, &self.name, (identity, self.own))
+    }
+
+    /// Files that are being moved from this seat, and files of other seats that lost names here.
+    pub fn moving(&self) -> &MovingFiles {
+        &self.moving
     }
 
     /// True if there are any.

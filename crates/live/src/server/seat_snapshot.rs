@@ -11,12 +11,17 @@
 //! All parts are taken while no seat carries out a change, so the snapshot has a change only with
 //! everything that any client had seen before it. Most bytes are flushed before changes wait.
 
+use std::time::Duration;
+
 use esker_base::Result;
 use esker_table::manifest::{Manifest, SetId, decode_manifest};
 
 use super::served_namespace::ServedNamespace;
 use crate::client::{Answer, Request};
 use crate::wire::FRAME_BYTES_MAX;
+
+/// Time for which a freeze waits for files that are being moved: shorter than others wait for it.
+const MOVES_PATIENCE: Duration = Duration::from_secs(4);
 
 /// Publishes the state of all seats as `name`.
 ///
@@ -76,13 +81,14 @@ fn outcomes(answers: Vec<Answer>) -> Result<()> {
 }
 
 /// Holds up the changes at the seat of `served` for `holder`, after most of them are flushed.
-/// Returns once none is under way.
+/// Returns once none is under way, and no file is being moved to another seat.
 ///
 /// # Errors
-/// `Conflict` while others are held up; errors of the store.
+/// `Conflict` while others are held up; `Unavailable` if a file is being moved to a seat that does not
+/// answer; errors of the store.
 pub(super) fn freeze(served: &ServedNamespace, holder: u64) -> Result<()> {
     served.session().flush()?;
     served.freeze().begin(holder, served.clock())?;
     drop(served.clients().lock());
-    Ok(())
+    served.seats().moving().wait_for_end(MOVES_PATIENCE)
 }

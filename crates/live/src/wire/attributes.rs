@@ -2,7 +2,7 @@
 //! Attributes: those of a file on the wire. Layout: docs/format/live.md, "Attributes".
 
 use esker_base::wire::{WireDamage, WireInput, put_varint};
-use esker_fs::inode::{DirId, FileKind, Inode, NameKind};
+use esker_fs::inode::{DirId, FileKind, Inode, NameKind, SeatFile};
 
 /// Attributes of a file or directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,9 +29,11 @@ pub struct LiveAttributes {
     pub ctime_ns: i64,
     /// Identity of the file or directory.
     pub id: u128,
-    /// The seat that has the directory, if its name is at another one; the attributes are then
-    /// those that it was made with.
+    /// The seat that has the directory or file, if its name is at another one; the attributes are then
+    /// those that it had when it was named.
     pub seat: Option<u16>,
+    /// The file, if it is one at another seat.
+    pub seat_file: Option<SeatFile>,
 }
 
 /// Appends the attributes of `inode`, which is neither a tombstone nor a link.
@@ -58,8 +60,10 @@ pub fn put_attributes(out: &mut Vec<u8>, inode: &Inode) {
 /// Damage if the bytes are not attributes.
 pub fn take_attributes(input: &mut WireInput) -> Result<LiveAttributes, WireDamage> {
     let code = input.u8()?;
-    let kind = match NameKind::of_number(u64::from(code)) {
+    let entry = NameKind::of_number(u64::from(code));
+    let kind = match entry {
         Some(NameKind::Is(kind)) => kind,
+        Some(NameKind::SeatFile) => FileKind::File,
         _ => return Err(input.damage("a kind of file")),
     };
     let id = input.u128()?;
@@ -69,7 +73,11 @@ pub fn take_attributes(input: &mut WireInput) -> Result<LiveAttributes, WireDama
     };
     let (mode, uid, gid, nlink) = (small()?, small()?, small()?, small()?);
     let (mut rdev, size) = (input.varint()?, input.varint()?);
-    let mut seat = None;
+    let (mut seat, mut seat_file) = (None, None);
+    if entry == Some(NameKind::SeatFile) {
+        let file = SeatFile::of_device(id, rdev).ok_or_else(|| input.damage("a seat"))?;
+        (rdev, seat, seat_file) = (0, Some(file.seat), Some(file));
+    }
     if kind == FileKind::Directory && rdev != 0 {
         let number = u16::try_from(rdev - 1).map_err(|_| input.damage("a seat"))?;
         (rdev, seat) = (0, Some(number));
@@ -92,5 +100,6 @@ pub fn take_attributes(input: &mut WireInput) -> Result<LiveAttributes, WireDama
         ctime_ns,
         id,
         seat,
+        seat_file,
     })
 }

@@ -107,10 +107,15 @@ pub fn encode_identity(identity: &Identity) -> Vec<u8> {
 /// `Corrupt` for other bytes.
 pub fn decode_identity(bytes: &[u8], peer: &str) -> Result<Identity> {
     let mut input = WireInput::new(bytes);
-    take_identity(&mut input).map_err(|damage| damage.of(peer, 0))
+    let identity = take_identity(&mut input).and_then(|identity| Ok((input.end()?, identity).1));
+    identity.map_err(|damage| damage.of(peer, 0))
 }
 
-fn take_identity(input: &mut WireInput) -> Result<Identity, WireDamage> {
+/// Reads an identity.
+///
+/// # Errors
+/// Damage if the bytes are none.
+pub(super) fn take_identity(input: &mut WireInput) -> Result<Identity, WireDamage> {
     let id = |input: &mut WireInput| {
         let id = input.varint()?;
         u32::try_from(id).map_err(|_| input.damage("a user or group of 32 bits"))
@@ -118,7 +123,6 @@ fn take_identity(input: &mut WireInput) -> Result<Identity, WireDamage> {
     let (uid, gid) = (id(input)?, id(input)?);
     let count = input.varint_max(GROUPS_MAX.min(input.left()), "as many groups as follow")?;
     let groups = (0..count).map(|_| id(input)).collect::<Result<_, _>>()?;
-    input.end()?;
     Ok(Identity { uid, gid, groups })
 }
 

@@ -5,6 +5,7 @@ mod attributes;
 mod frame;
 mod hello;
 mod request;
+mod seat_move;
 mod seat_path;
 mod verb;
 
@@ -22,5 +23,6 @@ pub use self::request::{
     PATH_BYTES_MAX, RangeChange, SPREAD_DEVICE, TRANSFER_BYTES_MAX, WriteMode, put_status,
     take_status,
 };
+pub use self::seat_move::{MoveTarget, SeatFileNaming};
 pub use self::seat_path::SeatPath;
 pub use self::verb::Verb;

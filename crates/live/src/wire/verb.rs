@@ -81,6 +81,10 @@ pub enum Verb {
     SnapshotPart = 54,
     /// No name is made in a part of a spread directory while its removal is decided.
     ClosePart = 55,
+    /// A name for a file at another seat.
+    NameSeatFile = 56,
+    /// A new name, in a directory at another seat, for an old one.
+    RenameAcross = 57,
 }
 
 /// Verbs by their codes.
@@ -96,7 +100,7 @@ const BY_CODE: [Option<Verb>; 64] = {
 
 impl Verb {
     /// All verbs.
-    pub const ALL: [Self; 38] = [
+    pub const ALL: [Self; 40] = [
         Self::Hello,
         Self::Challenge,
         Self::Proof,
@@ -135,6 +139,8 @@ impl Verb {
         Self::Thaw,
         Self::SnapshotPart,
         Self::ClosePart,
+        Self::NameSeatFile,
+        Self::RenameAcross,
     ];
 
     /// Returns the verb of a byte on the wire.
@@ -185,6 +191,8 @@ impl Verb {
             Self::Thaw => "thaw",
             Self::SnapshotPart => "snapshot_part",
             Self::ClosePart => "close_part",
+            Self::NameSeatFile => "name_seat_file",
+            Self::RenameAcross => "rename_across",
         }
     }
 
@@ -197,7 +205,7 @@ impl Verb {
     /// True if it changes the namespace, so that it must be carried out exactly once.
     #[must_use]
     pub fn is_change(self) -> bool {
-        (32..48).contains(&(self as u8))
+        matches!(self as u8, 32..48 | 56..58)
     }
 
     /// True if it reads a file that its items name.
@@ -225,5 +233,6 @@ mod tests {
         }
         assert_eq!((0..=255).filter_map(Verb::of_code).count(), Verb::ALL.len());
         assert!(Verb::Write.is_change() && !Verb::Sync.is_change() && !Verb::Read.is_change());
+        assert!(Verb::RenameAcross.is_change() && !Verb::ClosePart.is_change());
     }
 }

@@ -5,10 +5,12 @@ use esker_base::wire::{WireDamage, WireInput};
 use esker_fs::inode::{DirId, NameKind};
 use esker_fs::ops::{NewFile, RenameFlags, XattrSet};
 
+use super::file_moves::take_move;
 use super::named_file::NamedFile;
 use super::take_name;
 use crate::wire::{
-    AttributeRequest, MAKE_OPENS, PATH_BYTES_MAX, RangeChange, TRANSFER_BYTES_MAX, Verb, WriteMode,
+    AttributeRequest, MAKE_OPENS, PATH_BYTES_MAX, RangeChange, SeatFileNaming, TRANSFER_BYTES_MAX,
+    Verb, WriteMode,
 };
 use esker_fs::inode::xattr::XATTR_VALUE_BYTES_MAX;
 
@@ -77,6 +79,14 @@ pub(super) fn skip_change(verb: Verb, input: &mut WireInput) -> Result<(), WireD
         }
         Verb::InsertAdopted => {
             take_adopted(input)?;
+            return Ok(());
+        }
+        Verb::NameSeatFile => {
+            SeatFileNaming::take(input)?;
+            return Ok(());
+        }
+        Verb::RenameAcross => {
+            take_move(input)?;
             return Ok(());
         }
         Verb::Unlink | Verb::RemoveDirectory => {}

@@ -10,13 +10,14 @@ use esker_base::wire::WireInput;
 use esker_base::{Error, Kind, Result};
 use esker_fs::inode::xattr::XATTR_VALUE_BYTES_MAX;
 use esker_fs::inode::{DirId, FileId, FileKind, Inode};
-use esker_fs::ops::NewFile;
+use esker_fs::ops::{NewFile, RenameFlags};
 use esker_fs::stack::dir::Dir;
 use esker_table::manifest::SetId;
 
 use super::change_items::{
     skip_change, take_adopted, take_condition, take_flags, take_mode, take_new_file,
 };
+use super::file_moves::take_move;
 use super::named_file::NamedFile;
 use super::seat_directories::not_of_clients;
 use super::{ANSWER_BYTES_MAX, ChangeBatch, ClientSession, FrameRefusal, check_goes_on, take_name};
@@ -191,7 +192,7 @@ impl ClientSession<'_> {
         (dir, item, file): (&Dir, u16, FileId),
         input: &mut WireInput,
     ) -> Result<Result<ItemEffect>, FrameRefusal> {
-        if dir.id() == DirId::SEAT_ROOTS {
+        if dir.id() == DirId::SEAT_ROOTS && !is_of_file_alone(verb) {
             return self.change_seat_root(verb, input);
         }
         if matches!(verb, Verb::MakeDirectory | Verb::RemoveDirectory | Verb::MakeNode) {
@@ -211,7 +212,13 @@ impl ClientSession<'_> {
                     .and_then(|()| self.check_part(dir, name))
                     .and_then(|()| session.insert_adopted(dir, name, identity))
             }
-            Verb::Unlink => session.unlink(dir, take_name(input)?).map(drop),
+            Verb::Unlink => session
+                .unlink(dir, take_name(input)?)
+                .map(|removed| self.release_name_of(Some(&removed))),
+            Verb::RenameAcross => {
+                take_move(input)?;
+                self.finish_move(item)
+            }
             Verb::Link | Verb::Rename => return self.change_names(verb, dir, input),
             Verb::SetAttributes => {
                 let file = NamedFile::take(input)?;
@@ -267,7 +274,12 @@ impl ClientSession<'_> {
         let may = self.check_part(&target, new);
         let may = may.and_then(|()| self.check_rename(places.0, places.1, flags));
         let renamed = may.and_then(|()| self.session.rename(places.0, places.1, flags));
-        Ok(renamed.map(|_| ItemEffect::InTree))
+        Ok(renamed.map(|outcome| {
+            if flags != RenameFlags::Exchange {
+                self.release_name_of(outcome.and_then(|outcome| outcome.other).as_ref());
+            }
+            ItemEffect::InTree
+        }))
     }
 
     /// Creates an empty file with the identity `file`.
@@ -451,6 +463,12 @@ pub(super) enum ItemEffect {
     InMemory,
     /// In the tree, as this file.
     Made(Box<Inode>),
+}
+
+/// True for changes of files, and not of names.
+fn is_of_file_alone(verb: Verb) -> bool {
+    use Verb::{Allocate, Close, Open, RemoveXattr, SetAttributes, SetXattr, Write};
+    matches!(verb, Allocate | Close | Open | RemoveXattr | SetAttributes | SetXattr | Write)
 }
 
 /// True if each change of this kind must carry the record of its request: done twice, it would fail

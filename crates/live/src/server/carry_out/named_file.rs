@@ -97,6 +97,8 @@ impl ClientSession<'_> {
     /// one with further names.
     fn named(&self, dir: &Dir, file: &NamedFile, with_strings: bool) -> Result<Option<Inode>> {
         match self.session.namespace().lookup(dir, file.name, with_strings) {
+            // Its own seat has it.
+            Ok(inode) if inode.seat_file().is_some() => Err(moved()),
             found if file.id == 0 => found.map(Some),
             Ok(inode) if inode.id == file.id => Ok(Some(inode)),
             Err(error) if error.kind() != Kind::NotFound => Err(error),

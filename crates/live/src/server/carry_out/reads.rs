@@ -244,6 +244,7 @@ impl ClientSession<'_> {
         let session = &self.session;
         let top = match top {
             DirId::ROOT => session.root().clone(),
+            DirId::SEAT_ROOTS => session.namespace().seat_roots().clone(),
             id => session.open_seat_root(id)?,
         };
         let mut out = Vec::new();
@@ -291,6 +292,9 @@ impl ClientSession<'_> {
             self.show_seat_name(inode.seat().map(|_| inode.dir_id()));
             if may_search {
                 self.seen_links.add(&inode);
+            } else if inode.seat_file().is_some() {
+                // Whoever knows its name at its seat can use the file: show another one.
+                inode.rdev &= u64::from(u16::MAX);
             } else if inode.seat().is_some() {
                 // Whoever knows the identity can use the directory: show another one.
                 inode.id = DirId::child(DirId(inode.id), 0, b"").0;

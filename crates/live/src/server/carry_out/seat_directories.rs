@@ -19,10 +19,12 @@ use tokio::task::block_in_place;
 
 use super::change_items::{skip_change, take_mode, take_new_file};
 use super::changes::ItemEffect;
+use super::file_moves::{FileMove, MoveOutcome};
+use super::named_file::NamedFile;
 use super::{ClientSession, FrameRefusal, take_name};
 use crate::client::{LiveDir, Request};
 use crate::server::client_window::ItemPosition;
-use crate::wire::{CHANGE_ITEMS_MAX, FrameHeader, SPREAD_DEVICE, Verb};
+use crate::wire::{CHANGE_ITEMS_MAX, FrameHeader, SPREAD_DEVICE, SeatFileNaming, Verb};
 
 /// The part of an item at another seat: planned, and then done.
 #[derive(Debug)]
@@ -31,6 +33,10 @@ pub(super) enum SeatPreparation {
     Made { seat: u16, id: DirId, planned: Box<Inode>, made_at: Vec<u16> },
     /// A directory is removed, whose name goes then; from all seats if it is spread.
     Removed { seat: u16, id: DirId },
+    /// A file has got its new name, whose old one goes then.
+    Moved(Box<FileMove>),
+    /// The item has to be prepared again in a moment.
+    Busy,
     /// The item fails.
     Refused(Error),
 }
@@ -67,30 +73,26 @@ struct IsBeingRemoved;
 /// The request that makes the directory `id` at `seat`, with the attributes of `planned`.
 pub(in crate::server) fn make_root((seat, id): (u16, DirId), planned: &Inode) -> Request {
     let (new, name) = (new_root(planned), id.seat_root_name());
-    Request::make_node(&seat_roots(seat), name.as_bytes(), (&new, false))
+    Request::make_node(&LiveDir::seat_roots(seat), name.as_bytes(), (&new, false))
 }
 
 /// The request that removes the directory `id` at `seat`.
 fn removal(seat: u16, id: DirId) -> Request {
-    Request::remove_directory(&seat_roots(seat), &[id.seat_root_name().as_bytes()])
-}
-
-/// The directory of the seat roots, to a server of its seat.
-fn seat_roots(seat: u16) -> LiveDir {
-    let mut dir = LiveDir::seat_root(seat, DirId::SEAT_ROOTS, b"");
-    dir.place.top = DirId::ROOT;
-    dir
+    Request::remove_directory(&LiveDir::seat_roots(seat), &[id.seat_root_name().as_bytes()])
 }
 
 /// Attempts to remove a spread directory whose parts are taken over by other servers meanwhile.
 const ATTEMPTS_MAX: u32 = 20;
+/// Attempts to move a file to a seat where a snapshot or other moves are under way: longer than a freeze
+/// lasts, at a few milliseconds each.
+const MOVE_ATTEMPTS_MAX: u32 = 4000;
 
 impl ClientSession<'_> {
     /// True if `verb` may need another seat.
     pub(super) fn needs_preparation(&self, verb: Verb) -> bool {
-        use Verb::{MakeDirectory, MakeNode, RemoveDirectory};
+        use Verb::{MakeDirectory, MakeNode, RemoveDirectory, RenameAcross};
         self.served.seats().has_others()
-            && matches!(verb, MakeDirectory | MakeNode | RemoveDirectory)
+            && matches!(verb, MakeDirectory | MakeNode | RemoveDirectory | RenameAcross)
     }
 
     /// Has other seats do their part of the items of a change that are not done yet. Returns false if
@@ -111,7 +113,11 @@ impl ClientSession<'_> {
         self.end_preparation();
         let waiting = self.items_to_do(header);
         self.repeats_directories = !waiting.iter().all(|is_waiting| *is_waiting);
-        let steps = match self.plan_items(header.verb, payload, &waiting) {
+        let planned = match header.verb {
+            Verb::RenameAcross => self.plan_moves(header, payload, &waiting),
+            verb => self.plan_items(verb, payload, &waiting),
+        };
+        let steps = match planned {
             Ok(Some(steps)) => steps,
             Ok(None) => return false,
             Err(_) => Vec::new(),
@@ -129,7 +135,14 @@ impl ClientSession<'_> {
             });
             // A server that took over meanwhile does not know that its part was closed.
             let has_opened = |step: &SeatPreparation| matches!(step, SeatPreparation::Refused(error) if error.kind() == Kind::Conflict);
-            if self.prepared.values().any(has_opened) && self.attempts < ATTEMPTS_MAX {
+            let is_busy = |step: &SeatPreparation| matches!(step, SeatPreparation::Busy);
+            let attempts_max = match header.verb {
+                Verb::RenameAcross if self.prepared.values().any(is_busy) => MOVE_ATTEMPTS_MAX,
+                Verb::RenameAcross => 0,
+                _ if self.prepared.values().any(has_opened) => ATTEMPTS_MAX,
+                _ => 0,
+            };
+            if self.attempts < attempts_max {
                 self.attempts += 1;
                 self.end_preparation();
                 return false;
@@ -203,9 +216,11 @@ impl ClientSession<'_> {
     }
 
     /// Ends a step that was planned and is not done.
-    fn forget_step(&self, step: &SeatPreparation) {
-        if let SeatPreparation::Removed { id, .. } = step {
-            self.served.seats().end_closing(*id);
+    pub(super) fn forget_step(&self, step: &SeatPreparation) {
+        match step {
+            SeatPreparation::Removed { id, .. } => self.served.seats().end_closing(*id),
+            SeatPreparation::Moved(moved) => self.end_move(moved),
+            _ => {}
         }
     }
 
@@ -303,8 +318,8 @@ impl ClientSession<'_> {
         concluded.flatten().collect()
     }
 
-    /// Makes or removes the part of a spread directory that this seat has, once all others have done so.
-    /// Not with its name: of two operations the first one would count as the whole change after a crash.
+    /// Makes or removes the part of a spread directory that this seat has, once all others have done so, or
+    /// carries out all steps of the move of a file but the last. Not with its name: of two operations the first one would count as the whole change after a crash.
     fn carry_out_own_part(&self, step: &mut SeatPreparation) -> Result<()> {
         let own = self.served.seat();
         match step {
@@ -316,6 +331,13 @@ impl ClientSession<'_> {
                 // Names are made under this lock.
                 let _clients = self.served.clients().lock();
                 self.remove_root(*id)
+            }
+            SeatPreparation::Moved(moved) => {
+                if let MoveOutcome::Busy = self.carry_out_move(moved)? {
+                    self.end_move(moved);
+                    *step = SeatPreparation::Busy;
+                }
+                Ok(())
             }
             _ => Ok(()),
         }
@@ -349,10 +371,16 @@ impl ClientSession<'_> {
             SeatPreparation::Made { id, made_at, .. } if id.parts() > 1 => {
                 self.discard(&[(made_at, id)]);
             }
+            SeatPreparation::Moved(moved) => self.end_move(&moved),
             // The directory is made at this seat instead.
             _ => return None,
         }
         Some(SeatPreparation::Refused(error))
+    }
+
+    /// True if a file of the change under way has got its new name at another seat.
+    pub(super) fn is_moving(&self) -> bool {
+        self.prepared.values().any(|step| matches!(step, SeatPreparation::Moved(_)))
     }
 
     /// True if another seat has done a part of the change under way.
@@ -367,7 +395,9 @@ impl ClientSession<'_> {
             match step {
                 SeatPreparation::Made { made_at, id, .. } => self.unnamed.push((made_at, id)),
                 SeatPreparation::Removed { id, .. } => self.served.seats().end_closing(id),
-                SeatPreparation::Refused(_) => {}
+                // It has both names, as after a crash.
+                SeatPreparation::Moved(moved) => self.end_move(&moved),
+                SeatPreparation::Busy | SeatPreparation::Refused(_) => {}
             }
         }
     }
@@ -469,12 +499,42 @@ impl ClientSession<'_> {
                 let id = identity(take_name(input)?);
                 check().and(id).and_then(|id| self.remove_root(id))
             }
+            Verb::NameSeatFile => {
+                let naming = SeatFileNaming::take(input)?;
+                check().and_then(|()| self.name_seat_file(&naming))
+            }
+            Verb::Link => return self.link_seat_root(input),
+            Verb::Unlink => {
+                let name = take_name(input)?;
+                let roots = self.superuser.namespace().seat_roots();
+                check().and_then(|()| self.superuser.unlink(roots, name)).map(drop)
+            }
             _ => {
                 skip_change(verb, input)?;
                 Err(not_of_clients())
             }
         };
         Ok(done.map(|()| ItemEffect::InTree))
+    }
+
+    /// Gives a file among the seat roots another name there, for the server of another seat, or one in a
+    /// directory, for any client.
+    fn link_seat_root(
+        &self,
+        input: &mut WireInput,
+    ) -> Result<Result<ItemEffect>, FrameRefusal> {
+        let (old, target) = (NamedFile::take(input)?, DirId(input.u128()?));
+        let roots = self.superuser.namespace().seat_roots();
+        let name = take_name(input)?;
+        let linked = if target == DirId::SEAT_ROOTS {
+            self.check_is_of_owner("name files at other seats")
+                .and_then(|()| self.superuser.link(roots, old.name, roots, name))
+        } else {
+            let target = self.directories.get(target).ok_or(FrameRefusal::LacksDirectory)?;
+            self.check_part(&target, name)
+                .and_then(|()| self.link(roots, &old, (&target, name)))
+        };
+        Ok(linked.map(|inode| ItemEffect::Made(Box::new(inode))))
     }
 
     /// Fails for a rename that this seat cannot carry out alone.

@@ -1,0 +1,291 @@
+// SPDX-License-Identifier: Apache-2.0
+//! File moves: renames of regular files to directories at other seats (`esker_fs::ops::seat_file`).
+//!
+//! ```text
+//! server of the old name     the file gets a further name among the seat roots of its seat    synced
+//! server of the new name     the new name stands for that, in place of what was there         synced
+//! server of the old name     the old name goes, with the record of the request                synced
+//! ```
+//! The first two steps are prepared before the change (`seat_directories.rs`). Until it is carried out,
+//! others that would remove or move the old name wait. If the first server dies after the second step,
+//! the file has both names, and the client, which repeats the request, ends the rename. A request that
+//! arrives late at the second server changes nothing unless what its client has found at the new name is
+//! still there.
+
+use esker_base::wire::{WireDamage, WireInput};
+use esker_base::{Error, Kind, Random, Result};
+use esker_fs::inode::{DirId, Inode, NameKind, SeatFile};
+use esker_fs::ops::SeatNaming;
+use esker_fs::stack::dir::Dir;
+use esker_fs::stack::namespace::FollowLinks;
+use esker_fs::stack::path_search::SeatSearch;
+use tokio::runtime::Handle;
+
+use super::change_items::take_flags;
+use super::seat_directories::{SeatPreparation, not_of_clients};
+use super::{ClientSession, FrameRefusal, take_name};
+use crate::client::{LiveDir, LiveFile, Request};
+use crate::wire::{FrameHeader, MoveTarget, SeatFileNaming, Verb};
+
+/// A file that is being moved to another seat.
+#[derive(Debug)]
+pub(super) struct FileMove {
+    dir: Dir,
+    name: Vec<u8>,
+    /// The file, or the record of its name if it is at another seat itself.
+    inode: Inode,
+    target: MoveTarget,
+    is_repeated: bool,
+    /// True if both names are of the same file, so that neither changes.
+    is_same_file: bool,
+}
+
+/// The outcome of the steps of a move at other seats.
+pub(super) enum MoveOutcome {
+    /// The old name is left to be removed.
+    Named,
+    /// Something is under way at the other seat; the move has to begin again in a moment.
+    Busy,
+}
+
+/// Reads an item of a rename to another seat.
+pub(super) fn take_move<'b>(
+    input: &mut WireInput<'b>,
+) -> Result<(&'b [u8], MoveTarget), WireDamage> {
+    Ok((take_name(input)?, MoveTarget::take(input)?))
+}
+
+impl ClientSession<'_> {
+    /// Decides which of the `waiting` items of a rename to other seats are carried out. Returns `None` if
+    /// one of the files is being moved already.
+    pub(super) fn plan_moves(
+        &self,
+        header: &FrameHeader,
+        payload: &[u8],
+        waiting: &[bool],
+    ) -> Result<Option<Vec<(u16, SeatPreparation)>>, FrameRefusal> {
+        let mut input = WireInput::new(payload);
+        let dir = self.directories.get(DirId(input.u128()?)).ok_or(FrameRefusal::LacksDirectory)?;
+        let mut items = Vec::new();
+        for (item, is_waiting) in (0..).zip(waiting) {
+            let (name, target) = take_move(&mut input)?;
+            items.extend(is_waiting.then_some((item, name, target)));
+        }
+        let mut steps = Vec::new();
+        for (item, name, target) in items {
+            let step = match self.plan_move(&dir, name, target, header.flags.is_repeated) {
+                Ok(Some(step)) => step,
+                Ok(None) => {
+                    steps.iter().for_each(|(_, step)| self.forget_step(step));
+                    return Ok(None);
+                }
+                Err(error) => SeatPreparation::Refused(error),
+            };
+            steps.push((item, step));
+        }
+        Ok(Some(steps))
+    }
+
+    /// Begins to move a file, which nobody else moves or removes from now on; `None` if somebody does.
+    fn plan_move(
+        &self,
+        dir: &Dir,
+        name: &[u8],
+        target: MoveTarget,
+        is_repeated: bool,
+    ) -> Result<Option<SeatPreparation>> {
+        // Changes are carried out under this lock.
+        let _clients = self.served.clients().lock();
+        if self.served.freeze().is_frozen(self.served.clock()) {
+            return Ok(None);
+        }
+        if dir.id() == DirId::SEAT_ROOTS {
+            return Err(not_of_clients());
+        }
+        let own = self.served.seat();
+        if target.seat == own || !self.served.seats().numbers().any(|seat| seat == target.seat) {
+            let what = format!("a rename from seat {own} to seat {}", target.seat);
+            return Err(Error::new(Kind::Invalid, what));
+        }
+        self.check_part(dir, name)?;
+        let inode = self.session.file_to_move(dir, name)?;
+        if !self.served.seats().moving().begin(dir.id(), name) {
+            return Ok(None);
+        }
+        let (dir, name) = (dir.clone(), name.to_vec());
+        let moved = FileMove { dir, name, inode, target, is_repeated, is_same_file: false };
+        Ok(Some(SeatPreparation::Moved(Box::new(moved))))
+    }
+
+    /// Ends the move of a file.
+    pub(super) fn end_move(&self, moved: &FileMove) {
+        self.served.seats().moving().end(moved.dir.id(), &moved.name);
+    }
+
+    /// Gives a file its new name at another seat.
+    ///
+    /// # Errors
+    /// Why it has no new name; `Unavailable` also if that is unknown.
+    pub(super) fn carry_out_move(&self, moved: &mut FileMove) -> Result<MoveOutcome> {
+        let (seats, own) = (self.served.seats(), self.served.seat());
+        let (id, random) = (moved.inode.id, Random::from_system().next_u64());
+        let named = moved.inode.seat_file();
+        let file = SeatFile::new(named.map_or(own, |named| named.seat), id, random);
+        self.name_at_own_seat(moved, named, &file)?;
+        let Inode { mode, uid, gid, size, .. } = moved.inode;
+        let naming = SeatFileNaming {
+            identity: self.session.namespace().identity().clone(),
+            target: moved.target.clone(),
+            file,
+            attributes: (mode, uid, gid, size),
+            is_repeated: moved.is_repeated,
+        };
+        let request = Request::name_seat_file(&naming).durable();
+        // Whether a request without an answer was carried out is unknown: the file keeps its name.
+        let answers: Result<Vec<_>> =
+            seats.call(moved.target.seat, vec![request]).into_iter().collect();
+        let outcome = answers?.into_iter().try_for_each(|answer| answer.outcome());
+        if outcome.is_err() {
+            seats.moving().release(file);
+        }
+        match outcome {
+            Ok(()) => Ok(MoveOutcome::Named),
+            Err(error) if error.kind() == Kind::Exists => {
+                moved.is_same_file = true;
+                Ok(MoveOutcome::Named)
+            }
+            Err(error) if error.kind() == Kind::Unavailable => Ok(MoveOutcome::Busy),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Gives the file that is moved, which has the name `named` among the seat roots if it is at another
+    /// seat, the further name of `file` there, durably.
+    fn name_at_own_seat(
+        &self,
+        moved: &FileMove,
+        named: Option<SeatFile>,
+        file: &SeatFile,
+    ) -> Result<()> {
+        let Some(named) = named else {
+            self.superuser.name_among_seat_roots(&moved.dir, &moved.name, file)?;
+            let commit = self.served.commit();
+            return Handle::current().block_on(commit.wait(commit.demand()));
+        };
+        let (roots, old_name) = (LiveDir::seat_roots(file.seat), named.root_name());
+        let old = LiveFile { dir: &roots, name: old_name.as_bytes(), id: named.id };
+        let link = Request::link(&old, &roots, file.root_name().as_bytes()).durable();
+        if file.seat == self.served.seat() {
+            return Err(Error::new(Kind::Corrupt, "a file at this seat as one of another"));
+        }
+        let answers = self.served.seats().call(file.seat, vec![link]);
+        answers.into_iter().try_for_each(|answer| answer?.outcome())
+    }
+
+    /// Removes the old name of a file that has its new one at another seat.
+    pub(super) fn finish_move(&mut self, item: u16) -> Result<()> {
+        let moved = match self.prepared.remove(&item) {
+            Some(SeatPreparation::Moved(moved)) => moved,
+            Some(SeatPreparation::Refused(error)) => return Err(error),
+            _ => return Err(Error::new(Kind::Conflict, "the file was moved meanwhile; try again")),
+        };
+        let removed = match moved.is_same_file {
+            true => Ok(None),
+            // The permissions were checked; nobody else has changed the name.
+            false => self.superuser.unlink(&moved.dir, &moved.name).map(Some),
+        };
+        self.end_move(&moved);
+        self.release_name_of(removed?.as_ref());
+        Ok(())
+    }
+
+    /// Releases the file at another seat, if `inode`, which has lost a name, is the record of one.
+    pub(super) fn release_name_of(&self, inode: Option<&Inode>) {
+        if let Some(file) = inode.and_then(Inode::seat_file) {
+            self.served.seats().moving().release(file);
+        }
+    }
+
+    /// Gives a file at another seat a name at this one, for the server of the old name.
+    pub(super) fn name_seat_file(&self, naming: &SeatFileNaming) -> Result<()> {
+        let own = self.served.seat();
+        let MoveTarget { top, path, name, expected, .. } = &naming.target;
+        // As the user: the path may lead through directories of others.
+        let user = self.served.session_of(naming.identity.clone());
+        let top = match *top {
+            DirId::ROOT => user.root().clone(),
+            id => user.open_seat_root(id)?,
+        };
+        let moved = || Error::new(Kind::Conflict, "the directory was moved: look the path up again");
+        let dir = match user.namespace().search_seat((&top, own), path, FollowLinks::No)? {
+            SeatSearch::Found(found) if found.name.is_empty() => found.dir,
+            SeatSearch::Found(found) => {
+                user.namespace().open_dir(&found.dir, &found.name, &found.inode)?
+            }
+            _ => return Err(moved()),
+        };
+        if dir.id() != naming.target.dir {
+            return Err(moved());
+        }
+        self.check_part(&dir, name)?;
+        if self.served.seats().moving().is_moving(dir.id(), name) {
+            return Err(busy());
+        }
+        let same = naming.is_repeated.then_some(naming.file.id);
+        let replaceable = [Some(*expected), same].map(|id| id.unwrap_or(*expected));
+        user.check_replaceable(&dir, name, &replaceable)?;
+        let (mode, uid, gid, size) = naming.attributes;
+        let attributes =
+            Inode { uid, gid, size, ..Inode::new(NameKind::SeatFile, mode, user.now_ns()) };
+        let (file, how) = (&naming.file, (own, naming.is_repeated));
+        match self.superuser.name_seat_file((&dir, name), (file, &attributes), how)? {
+            SeatNaming::Named(replaced) => {
+                replaced.into_iter().for_each(|replaced| self.served.seats().moving().release(replaced));
+                Ok(())
+            }
+            // At this seat the file has this name: the request is repeated.
+            SeatNaming::SameFile if naming.is_repeated => {
+                self.served.seats().moving().release(naming.file);
+                Ok(())
+            }
+            SeatNaming::SameFile => {
+                Err(Error::new(Kind::Exists, "both are names of the same file"))
+            }
+        }
+    }
+
+    /// True if the change removes or replaces a name of a file that is being moved to another seat.
+    pub(super) fn waits_for_move(&self, header: &FrameHeader, payload: &[u8]) -> bool {
+        let moving = self.served.seats().moving();
+        if !matches!(header.verb, Verb::Unlink | Verb::Rename) || moving.is_empty() {
+            return false;
+        }
+        // What is wrong with the request shows when it is carried out.
+        self.names_moving_file(header, payload).unwrap_or(false)
+    }
+
+    fn names_moving_file(&self, header: &FrameHeader, payload: &[u8]) -> Result<bool, WireDamage> {
+        let moving = self.served.seats().moving();
+        let mut input = WireInput::new(payload);
+        let dir = DirId(input.u128()?);
+        for _ in 0..header.items {
+            if header.verb == Verb::Rename {
+                take_flags(&mut input)?;
+            }
+            let mut names_moving = moving.is_moving(dir, take_name(&mut input)?);
+            if header.verb == Verb::Rename {
+                let target = DirId(input.u128()?);
+                names_moving |= moving.is_moving(target, take_name(&mut input)?);
+            }
+            if names_moving {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+}
+
+/// The answer to a server that has to begin a move again.
+pub(super) fn busy() -> Error {
+    Error::new(Kind::Unavailable, "a move or a snapshot is under way; try again")
+}
