@@ -6,6 +6,7 @@ mod bulk_insertion;
 #[path = "../../fs/tests/campaign.rs"]
 mod campaign;
 mod crowd;
+mod file_moves;
 #[path = "../../fuse/tests/gated_store.rs"]
 mod gated_store;
 mod histories;

@@ -94,11 +94,6 @@ fn a_spread_directory_is_one_directory_for_paths_links_and_attributes() -> Resul
         assert_eq!(tree.read(&found.dir, &found.name)?, b"far");
     }
     assert_eq!(tree.resolve(b"/big/../big/.", FollowLinks::Yes)?.attributes.id, dir.id.0);
-    // Renames and links within a seat are as anywhere else.
-    let other = b"other".to_vec();
-    let crossing = dir.seat_of(&other) != dir.seat_of(&far);
-    let renamed = tree.rename((&dir, &far), (&dir, &other));
-    assert_eq!(renamed.as_ref().is_err_and(|error| error.kind() == Kind::CrossDevice), crossing);
     let (from, _, to) = neighbours(&dir);
     let link = Request::link(&LiveFile::at(&dir, &from), &dir, &to);
     assert_eq!(tree.change(link).expect_err("two seats").kind(), Kind::CrossDevice);

@@ -170,8 +170,7 @@ impl Session {
         let linked = replaced.filter(|replaced| replaced.entry == NameKind::Link);
         let link_name = linked.map_or(0, |link| link.id).to_be_bytes();
         let keys = [key(dir.id(), name), key(DirId::LINKS, &link_name)];
-        let below =
-            [self.below(dir, &keys[0])?, self.below_to_change(&keys[1], linked.is_none())?];
+        let below = [self.below(dir, &keys[0])?, self.below_to_change(&keys[1], linked.is_none())?];
         self.update(keys, |[own, shared], batch| {
             let state = NameState::of(own, &below[0])?;
             if state.inode.as_ref().map(|inode| inode.id) != replaced.map(|inode| inode.id) {
@@ -296,7 +295,10 @@ mod tests {
         let root = session.root();
         let dir = session.mkdir(root, b"d", 0o700)?;
         assert_eq!(kind_of(session.file_to_move(root, b"d")), Kind::CrossDevice);
-        assert_eq!(kind_of(session.check_replaceable(root, b"d", &[dir.id().0])), Kind::IsADirectory);
+        assert_eq!(
+            kind_of(session.check_replaceable(root, b"d", &[dir.id().0])),
+            Kind::IsADirectory
+        );
         Ok(())
     }
 }

@@ -200,7 +200,12 @@ impl Namespace {
                         return Err(Error::new(Kind::NotADirectory, what));
                     }
                 };
-                return Ok(SeatSearch::Elsewhere { seat, id, name: (dir, name.into_owned()), rest });
+                return Ok(SeatSearch::Elsewhere {
+                    seat,
+                    id,
+                    name: (dir, name.into_owned()),
+                    rest,
+                });
             }
             if is_last && !rest.wants_dir {
                 let name = name.into_owned();

@@ -237,10 +237,9 @@ impl LiveState {
             let expected = replaced.as_ref().map_or(0, |replaced| replaced.id);
             let rename = Request::rename_across((&dir, name), (&new_dir, new_name), expected);
             let losses = self.seats.losses();
-            let [source, renamed] = self
-                .track_change(&[parent.id, new_parent.id], || {
-                    self.call_all([at_old(), rename.durable()])
-                })?;
+            let [source, renamed] = self.track_change(&[parent.id, new_parent.id], || {
+                self.call_all([at_old(), rename.durable()])
+            })?;
             attempts += 1;
             match renamed.and_then(|answer| answer.outcome()) {
                 // Another client has changed the name meanwhile.

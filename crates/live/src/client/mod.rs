@@ -26,6 +26,4 @@ pub use self::connection::{LiveClientOptions, LiveConnection};
 pub use self::live_dir::{LiveDir, LiveFile, SeatPlace};
 pub use self::pending::Request;
 pub use self::shared_connection::SharedConnection;
-pub use self::tree::{
-    LiveEntry, LivePlace, LiveTree, RENAME_ATTEMPTS, is_absent, take_entries,
-};
+pub use self::tree::{LiveEntry, LivePlace, LiveTree, RENAME_ATTEMPTS, is_absent, take_entries};

@@ -392,33 +392,58 @@ impl LiveTree {
         Ok(entries)
     }
 
-    /// Returns all bytes of the file `name`. Cost: a round trip for each megabyte.
+    /// Calls `call` with the directory and name `name` in `dir`, or with those of the file at its own seat
+    /// if that is another one.
+    fn at_file<T>(
+        &mut self,
+        (dir, name): (&LiveDir, &[u8]),
+        mut call: impl FnMut(&mut Self, &LiveDir, &[u8]) -> Result<T>,
+    ) -> Result<T> {
+        let here = call(self, dir, name);
+        if here.as_ref().is_err_and(|error| error.kind() == Kind::Conflict) && !name.is_empty() {
+            let found = self.call(Request::lookup(dir, &[name]))?.only(take_attributes)?;
+            if let Some((own, own_name)) =
+                dir.at_own_seat(name, &found).filter(|_| found.seat_file.is_some())
+            {
+                return call(self, &own, &own_name);
+            }
+        }
+        here
+    }
+
+    /// Returns all bytes of the file `name`. Cost: a round trip for each megabyte; two more for a file
+    /// at another seat than its name.
     ///
     /// # Errors
     /// `NotFound`, `Denied`, `IsADirectory`.
     pub fn read(&mut self, dir: &LiveDir, name: &[u8]) -> Result<Vec<u8>> {
-        let mut content = Vec::new();
-        loop {
-            let offset = content.len() as u64;
-            let request = Request::read(&LiveFile::at(dir, name), offset, TRANSFER_BYTES_MAX);
-            let piece = self
-                .call(request)?
-                .only(|input| Ok(input.bytes(TRANSFER_BYTES_MAX, "bytes of a file")?.to_vec()))?;
-            if piece.is_empty() {
-                return Ok(content);
+        self.at_file((dir, name), |tree, dir, name| {
+            let mut content = Vec::new();
+            loop {
+                let offset = content.len() as u64;
+                let request = Request::read(&LiveFile::at(dir, name), offset, TRANSFER_BYTES_MAX);
+                let answer = tree.call(request)?;
+                let piece = answer.only(|input| {
+                    Ok(input.bytes(TRANSFER_BYTES_MAX, "bytes of a file")?.to_vec())
+                })?;
+                if piece.is_empty() {
+                    return Ok(content);
+                }
+                content.extend_from_slice(&piece);
             }
-            content.extend_from_slice(&piece);
-        }
+        })
     }
 
-    /// Writes `bytes` into the file `name` from `offset` on. Cost: a round trip for each megabyte.
+    /// Writes `bytes` into the file `name` from `offset` on. Cost: as [`LiveTree::read`].
     ///
     /// # Errors
     /// `NotFound`, `Denied`, `IsADirectory`.
     pub fn write(&mut self, dir: &LiveDir, name: &[u8], offset: u64, bytes: &[u8]) -> Result<()> {
         for (index, piece) in bytes.chunks(TRANSFER_BYTES_MAX).enumerate() {
             let at = offset + (index * TRANSFER_BYTES_MAX) as u64;
-            self.change(Request::write(&LiveFile::at(dir, name), at, piece))?;
+            self.at_file((dir, name), |tree, dir, name| {
+                tree.change(Request::write(&LiveFile::at(dir, name), at, piece))
+            })?;
         }
         Ok(())
     }
@@ -448,7 +473,9 @@ impl LiveTree {
                 self.change(Request::set_attributes(&LiveFile::at(&part, name), changes))
             });
         }
-        self.change(Request::set_attributes(&LiveFile::at(dir, name), changes))
+        self.at_file((dir, name), |tree, dir, name| {
+            tree.change(Request::set_attributes(&LiveFile::at(dir, name), changes))
+        })
     }
 
     /// Publishes the current state as the snapshot `name`, and returns its set.

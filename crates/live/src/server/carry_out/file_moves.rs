@@ -216,7 +216,8 @@ impl ClientSession<'_> {
             DirId::ROOT => user.root().clone(),
             id => user.open_seat_root(id)?,
         };
-        let moved = || Error::new(Kind::Conflict, "the directory was moved: look the path up again");
+        let moved =
+            || Error::new(Kind::Conflict, "the directory was moved: look the path up again");
         let dir = match user.namespace().search_seat((&top, own), path, FollowLinks::No)? {
             SeatSearch::Found(found) if found.name.is_empty() => found.dir,
             SeatSearch::Found(found) => {
@@ -240,7 +241,9 @@ impl ClientSession<'_> {
         let (file, how) = (&naming.file, (own, naming.is_repeated));
         match self.superuser.name_seat_file((&dir, name), (file, &attributes), how)? {
             SeatNaming::Named(replaced) => {
-                replaced.into_iter().for_each(|replaced| self.served.seats().moving().release(replaced));
+                replaced
+                    .into_iter()
+                    .for_each(|replaced| self.served.seats().moving().release(replaced));
                 Ok(())
             }
             // At this seat the file has this name: the request is repeated.

@@ -519,10 +519,7 @@ impl ClientSession<'_> {
 
     /// Gives a file among the seat roots another name there, for the server of another seat, or one in a
     /// directory, for any client.
-    fn link_seat_root(
-        &self,
-        input: &mut WireInput,
-    ) -> Result<Result<ItemEffect>, FrameRefusal> {
+    fn link_seat_root(&self, input: &mut WireInput) -> Result<Result<ItemEffect>, FrameRefusal> {
         let (old, target) = (NamedFile::take(input)?, DirId(input.u128()?));
         let roots = self.superuser.namespace().seat_roots();
         let name = take_name(input)?;
@@ -531,8 +528,7 @@ impl ClientSession<'_> {
                 .and_then(|()| self.superuser.link(roots, old.name, roots, name))
         } else {
             let target = self.directories.get(target).ok_or(FrameRefusal::LacksDirectory)?;
-            self.check_part(&target, name)
-                .and_then(|()| self.link(roots, &old, (&target, name)))
+            self.check_part(&target, name).and_then(|()| self.link(roots, &old, (&target, name)))
         };
         Ok(linked.map(|inode| ItemEffect::Made(Box::new(inode))))
     }
