@@ -5,7 +5,6 @@ use std::path::Path;
 use std::time::Duration;
 
 use esker_base::{Error, Kind, Result};
-use esker_fs::ops::RenameFlags;
 use esker_fs::session::SessionOptions;
 use esker_fs::stack::namespace::FollowLinks;
 use esker_live::LiveTree;
@@ -111,8 +110,8 @@ impl LiveNamespace {
     }
 
     /// Makes a directory with mode 0755 whose names are spread over all seats of the namespace, so
-    /// that all its servers share the work of one large directory. Renames and links between its names
-    /// may fail with `CrossDevice`. Cost: a round trip; durable at all seats.
+    /// that all its servers share the work of one large directory. Links between its names may fail with
+    /// `CrossDevice`. Cost: a round trip; durable at all seats.
     ///
     /// # Errors
     /// `Exists`, `NotFound`, `Denied`; `Unavailable` unless all servers answer.
@@ -245,7 +244,7 @@ impl LiveNamespace {
         let mut tree = self.tree.lock();
         let (old_dir, old) = tree.locate(bytes(from.as_ref()))?;
         let (dir, name) = tree.locate(bytes(to.as_ref()))?;
-        tree.change(Request::rename((&old_dir, old), (&dir, name), RenameFlags::Replace))
+        tree.rename((&old_dir, old), (&dir, name))
     }
 
     /// Removes a name of a file.

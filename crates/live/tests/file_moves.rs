@@ -158,6 +158,41 @@ fn what_was_at_the_new_name_is_replaced_once() -> Result<()> {
 }
 
 #[test]
+fn a_file_has_names_at_several_seats() -> Result<()> {
+    let live = SeatedStore::new(3);
+    let servers = live.serve_all();
+    let mut tree = live.connect();
+    let dirs = one_at_each_seat(&mut tree, 3)?;
+    create(&mut tree, &dirs[0], b"f", b"content")?;
+    let old = LiveFile::at(&dirs[0], b"f");
+    assert_eq!(tree.link(&old, &dirs[1], b"g")?.nlink, 2);
+    assert_eq!(tree.link(&old, &dirs[2], b"h")?.nlink, 3);
+    assert_eq!(kind_of(tree.link(&old, &dirs[2], b"h")), Kind::Exists);
+    // From a name at another seat, by the place at its own.
+    let (roots, own_name) = tree.locate_file(&dirs[1].join(b"g"))?;
+    let far = LiveFile { dir: &roots, name: &own_name, id: 0 };
+    assert_eq!(tree.link(&far, &dirs[2], b"i")?.nlink, 4);
+    assert_eq!(tree.link(&far, &dirs[0], b"j")?.nlink, 5);
+    for (dir, name) in [(0, b"f"), (1, b"g"), (2, b"h"), (2, b"i"), (0, b"j")] {
+        let found = tree.lookup(&dirs[dir], name)?;
+        assert_eq!((found.nlink, found.size), (5, 7));
+    }
+    tree.change(Request::unlink(&dirs[0], &[b"f"]))?;
+    tree.change(Request::unlink(&dirs[1], &[b"g"]))?;
+    wait_for_count(&mut tree, &dirs[2], b"h", 3)?;
+    let all = all_paths(&mut tree, &LiveDir::root())?;
+    let set = tree.snapshot("links")?;
+    for server in servers {
+        server.end()?;
+    }
+    assert_eq!(all_paths_of(&live.repository, set)?, all);
+    let session = live.repository.begin(&[set], session_options())?;
+    let shown = session.namespace().stat(&dirs[2].join(b"i"), FollowLinks::No)?;
+    assert_eq!(shown.nlink, 3);
+    live.assert_sound()
+}
+
+#[test]
 fn an_open_file_stays_usable_while_it_moves() -> Result<()> {
     let live = SeatedStore::new(2);
     let servers = live.serve_all();

@@ -97,6 +97,8 @@ fn a_spread_directory_is_one_directory_for_paths_links_and_attributes() -> Resul
     let (from, _, to) = neighbours(&dir);
     let link = Request::link(&LiveFile::at(&dir, &from), &dir, &to);
     assert_eq!(tree.change(link).expect_err("two seats").kind(), Kind::CrossDevice);
+    let directory = tree.link(&LiveFile::at(&dir, &from), &dir, &to);
+    assert_eq!(directory.expect_err("a directory").kind(), Kind::CrossDevice);
     // A name is made only at the seat that has it.
     let wrong = dir.parts().find(|part| part.place.seat != dir.seat_of(b"new")).expect("three");
     let mut forged = wrong.clone();

@@ -14,7 +14,7 @@ use esker_live::client::{
 use esker_live::wire::{LiveAttributes, PATH_BYTES_MAX, take_attributes};
 use fuser::{Errno, FileAttr};
 
-use super::live_node::{ContentState, LiveNode};
+use super::live_node::{ContentState, FileReference, LiveNode};
 use super::live_state::LiveState;
 use super::prefetched::{LookupPlan, PREFETCHED_ENTRIES_MAX};
 
@@ -137,9 +137,36 @@ impl LiveState {
         let (node, parent) = (self.node(number)?, self.directory(parent)?);
         let (old, dir) = (node.reference(), parent.dir());
         let losses = self.seats.losses();
+        if old.file().dir.seat_of(old.file().name) != dir.seat_of(name) {
+            return self.link_across(&old, (&parent, name), losses);
+        }
         let [linked] = self.call_all([self.change(Request::link(&old.file(), &dir, name))])?;
         let linked = self.attributes_in(linked)?;
         let node = self.intern_made(&parent, (name, &linked), losses);
+        Ok(self.shown(&node, &linked))
+    }
+
+    /// Adds `name` in `parent`, at another seat, as a name of the file `old`.
+    fn link_across(
+        &self,
+        old: &FileReference,
+        (parent, name): (&Arc<LiveNode>, &[u8]),
+        losses: u64,
+    ) -> Result<FileAttr, Errno> {
+        let dir = parent.dir();
+        let link = Request::link_across(&old.file(), &dir, name).durable();
+        let [linked] = self.call_all([link])?;
+        let linked = linked.and_then(|answer| answer.only(take_attributes));
+        let [found] = self.call_all([Request::lookup(&dir, &[name])])?;
+        let found = found_in(found);
+        let linked = linked.map_err(|error| match (error.kind(), &found) {
+            // Another client has made the name meanwhile.
+            (Kind::Conflict, Some(_)) => Errno::EEXIST,
+            _ => self.errno(&error),
+        })?;
+        let LiveAttributes { seat, seat_file, .. } = found.ok_or(Errno::ESTALE)?;
+        let linked = LiveAttributes { seat, seat_file, ..linked };
+        let node = self.intern_made(parent, (name, &linked), losses);
         Ok(self.shown(&node, &linked))
     }
 

@@ -255,20 +255,27 @@ impl Request {
         (target, name): (&LiveDir, &[u8]),
         expected: u128,
     ) -> Self {
-        let SeatPlace { seat, top, path } = target.part_of(name).place;
-        let target = MoveTarget {
-            seat,
-            dir: target.id,
-            top,
-            path: path.to_vec(),
-            name: name.to_vec(),
-            expected,
-        };
         Self::at_names(Verb::RenameAcross, dir, &[old]).item(|item| {
             item.put_name(old);
-            item.check_bounds(&target);
-            target.put(&mut item.payload);
+            item.put_target((target, name), expected);
         })
+    }
+
+    /// Another name of the regular file `old`, in a directory at another seat.
+    #[must_use]
+    pub fn link_across(old: &LiveFile, target: &LiveDir, name: &[u8]) -> Self {
+        Self::at_file(Verb::LinkAcross, old).item(|item| {
+            item.put_file(old);
+            item.put_target((target, name), 0);
+        })
+    }
+
+    fn put_target(&mut self, (dir, name): (&LiveDir, &[u8]), expected: u128) {
+        let SeatPlace { seat, top, path } = dir.part_of(name).place;
+        let (path, name) = (path.to_vec(), name.to_vec());
+        let target = MoveTarget { seat, dir: dir.id, top, path, name, expected };
+        self.check_bounds(&target);
+        target.put(&mut self.payload);
     }
 
     /// A name for a file at another seat.

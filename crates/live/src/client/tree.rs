@@ -188,7 +188,7 @@ impl LiveTree {
     }
 
     /// Makes the directory `name` whose names are spread over all seats, and opens it, so that all
-    /// servers share the work of one large directory. Renames and links between its names may fail with
+    /// servers share the work of one large directory. Links between its names may fail with
     /// `CrossDevice`. Cost: a round trip, durable at all seats.
     ///
     /// # Errors
@@ -234,6 +234,26 @@ impl LiveTree {
                 Err(error) if error.kind() == Kind::Conflict && attempts < RENAME_ATTEMPTS => {}
                 done => return done,
             }
+        }
+    }
+
+    /// Gives the file `old`, which has an identity or is at its own seat, the further name `name` in
+    /// `dir`. Cost: a round trip; three between seats, and some syncs.
+    ///
+    /// # Errors
+    /// As `Session::link` of `esker-fs`; `CrossDevice` for anything but a regular file in a directory
+    /// at another seat.
+    pub fn link(&mut self, old: &LiveFile, dir: &LiveDir, name: &[u8]) -> Result<LiveAttributes> {
+        if old.dir.seat_of(old.name) == dir.seat_of(name) {
+            return self.call(Request::link(old, dir, name))?.only(take_attributes);
+        }
+        let linked = self.call(Request::link_across(old, dir, name))?.only(take_attributes);
+        match linked {
+            Err(error) if error.kind() == Kind::Conflict && self.lookup(dir, name).is_ok() => {
+                let what = format!("{}: file exists", String::from_utf8_lossy(name));
+                Err(Error::new(Kind::Exists, what))
+            }
+            linked => linked,
         }
     }
 

@@ -85,6 +85,8 @@ pub enum Verb {
     NameSeatFile = 56,
     /// A new name, in a directory at another seat, for an old one.
     RenameAcross = 57,
+    /// Another name of a file, in a directory at another seat.
+    LinkAcross = 58,
 }
 
 /// Verbs by their codes.
@@ -100,7 +102,7 @@ const BY_CODE: [Option<Verb>; 64] = {
 
 impl Verb {
     /// All verbs.
-    pub const ALL: [Self; 40] = [
+    pub const ALL: [Self; 41] = [
         Self::Hello,
         Self::Challenge,
         Self::Proof,
@@ -141,6 +143,7 @@ impl Verb {
         Self::ClosePart,
         Self::NameSeatFile,
         Self::RenameAcross,
+        Self::LinkAcross,
     ];
 
     /// Returns the verb of a byte on the wire.
@@ -193,6 +196,7 @@ impl Verb {
             Self::ClosePart => "close_part",
             Self::NameSeatFile => "name_seat_file",
             Self::RenameAcross => "rename_across",
+            Self::LinkAcross => "link_across",
         }
     }
 
@@ -205,7 +209,7 @@ impl Verb {
     /// True if it changes the namespace, so that it must be carried out exactly once.
     #[must_use]
     pub fn is_change(self) -> bool {
-        matches!(self as u8, 32..48 | 56..58)
+        matches!(self as u8, 32..48 | 56..59)
     }
 
     /// True if it reads a file that its items name.

@@ -121,14 +121,8 @@ impl LiveFileAction {
                 in_tree(context, &from, |tree| {
                     let (old_dir, old) = tree.locate(&from.path)?;
                     let (dir, name) = tree.locate(&to.path)?;
-                    if old_dir.seat_of(old) != dir.seat_of(name) {
-                        tree.lookup(&old_dir, old)?;
-                        let what = "the directories are at different seats, between which nothing is \
-                                    moved: copy with `esker live cat` and `put`, or in a mount";
-                        return Err(Error::new(Kind::CrossDevice, what));
-                    }
-                    let flags = esker_fs::ops::RenameFlags::Replace;
-                    tree.change(Request::rename((&old_dir, old), (&dir, name), flags).durable())
+                    tree.rename((&old_dir, old), (&dir, name))?;
+                    tree.sync()
                 })
             }
         }
@@ -222,19 +216,20 @@ fn put(
     // Read before anything is changed: a source that cannot be read costs no content.
     let (mut piece, mut offset) = (vec![0; TRANSFER_BYTES_MAX], 0u64);
     let mut count = source.read(&mut piece).map_err(failed)?;
-    let (dir, name) = tree.locate(&path.path)?;
-    let mode = 0o666 & !context.umask;
+    let (mut dir, name) = tree.locate(&path.path)?;
+    let (mut name, mode) = (name.to_vec(), 0o666 & !context.umask);
     // Durable requests are repeated if their server dies.
-    match tree.change(Request::create(&dir, mode, &[name]).durable()) {
+    match tree.change(Request::create(&dir, mode, &[&name]).durable()) {
         Err(error) if error.kind() == Kind::Exists => {
+            (dir, name) = tree.locate_file(&path.path)?;
             let empty = esker_live::wire::AttributeRequest { size: Some(0), ..Default::default() };
-            let file = LiveFile::at(&dir, name);
+            let file = LiveFile::at(&dir, &name);
             tree.change(Request::set_attributes(&file, &empty).durable())?;
         }
         created => created?,
     }
     while count > 0 {
-        let file = LiveFile::at(&dir, name);
+        let file = LiveFile::at(&dir, &name);
         tree.change(Request::write(&file, offset, &piece[..count]).durable())?;
         offset += count as u64;
         count = source.read(&mut piece).map_err(failed)?;

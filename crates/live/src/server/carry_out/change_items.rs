@@ -85,8 +85,8 @@ pub(super) fn skip_change(verb: Verb, input: &mut WireInput) -> Result<(), WireD
             SeatFileNaming::take(input)?;
             return Ok(());
         }
-        Verb::RenameAcross => {
-            take_move(input)?;
+        Verb::RenameAcross | Verb::LinkAcross => {
+            take_move(verb, input)?;
             return Ok(());
         }
         Verb::Unlink | Verb::RemoveDirectory => {}

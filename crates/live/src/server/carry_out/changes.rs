@@ -192,6 +192,14 @@ impl ClientSession<'_> {
         (dir, item, file): (&Dir, u16, FileId),
         input: &mut WireInput,
     ) -> Result<Result<ItemEffect>, FrameRefusal> {
+        if matches!(verb, Verb::RenameAcross | Verb::LinkAcross) {
+            take_move(verb, input)?;
+            let finished = self.finish_move(item);
+            return Ok(finished.map(|inode| match verb {
+                Verb::LinkAcross => ItemEffect::Made(Box::new(inode)),
+                _ => ItemEffect::InTree,
+            }));
+        }
         if dir.id() == DirId::SEAT_ROOTS && !is_of_file_alone(verb) {
             return self.change_seat_root(verb, input);
         }
@@ -215,10 +223,6 @@ impl ClientSession<'_> {
             Verb::Unlink => session
                 .unlink(dir, take_name(input)?)
                 .map(|removed| self.release_name_of(Some(&removed))),
-            Verb::RenameAcross => {
-                take_move(input)?;
-                self.finish_move(item)
-            }
             Verb::Link | Verb::Rename => return self.change_names(verb, dir, input),
             Verb::SetAttributes => {
                 let file = NamedFile::take(input)?;
@@ -376,7 +380,7 @@ impl ClientSession<'_> {
         input: &mut WireInput,
         (out, text_bytes_max): (&mut Vec<u8>, usize),
     ) -> Result<(), FrameRefusal> {
-        if matches!(verb, Verb::MakeNode | Verb::Link) {
+        if matches!(verb, Verb::MakeNode | Verb::Link | Verb::LinkAcross) {
             let dir = self.directories.get(id).ok_or(FrameRefusal::LacksDirectory)?;
             return self.find_made(verb, (&dir, file), input, (out, text_bytes_max));
         }
@@ -395,7 +399,10 @@ impl ClientSession<'_> {
         input: &mut WireInput,
         (out, text_bytes_max): (&mut Vec<u8>, usize),
     ) -> Result<(), FrameRefusal> {
-        let found = if verb == Verb::Link {
+        let found = if verb == Verb::LinkAcross {
+            let (file, _) = take_move(verb, input)?;
+            self.inode_of(dir, &file, false)
+        } else if verb == Verb::Link {
             let id = NamedFile::take(input)?.id;
             let (target, name) = self.take_second_name(input)?;
             self.made_at(&target, name).and_then(|inode| match id == 0 || inode.id == id {
@@ -475,8 +482,8 @@ fn is_of_file_alone(verb: Verb) -> bool {
 /// or do something else. The record of other changes follows them, before any change of another
 /// client.
 fn carries_record(verb: Verb) -> bool {
-    use Verb::{Allocate, Close, Create, Open, SetAttributes, Write};
-    !matches!(verb, Create | SetAttributes | Write | Allocate | Open | Close)
+    use Verb::{Allocate, Close, Create, LinkAcross, Open, SetAttributes, Write};
+    !matches!(verb, Create | SetAttributes | Write | Allocate | Open | Close | LinkAcross)
 }
 
 /// Identities of the files that a request makes: hashes of what identifies the request, so that a

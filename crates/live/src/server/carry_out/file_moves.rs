@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! File moves: renames of regular files to directories at other seats (`esker_fs::ops::seat_file`).
+//! File moves: renames of regular files to directories at other seats, and links there
+//! (`esker_fs::ops::seat_file`).
 //!
 //! ```text
 //! server of the old name     the file gets a further name among the seat roots of its seat    synced
@@ -10,11 +11,11 @@
 //! others that would remove or move the old name wait. If the first server dies after the second step,
 //! the file has both names, and the client, which repeats the request, ends the rename. A request that
 //! arrives late at the second server changes nothing unless what its client has found at the new name is
-//! still there.
+//! still there. A link has no third step.
 
 use esker_base::wire::{WireDamage, WireInput};
 use esker_base::{Error, Kind, Random, Result};
-use esker_fs::inode::{DirId, Inode, NameKind, SeatFile};
+use esker_fs::inode::{DirId, FileKind, Inode, NameKind, SeatFile};
 use esker_fs::ops::SeatNaming;
 use esker_fs::stack::dir::Dir;
 use esker_fs::stack::namespace::FollowLinks;
@@ -22,6 +23,7 @@ use esker_fs::stack::path_search::SeatSearch;
 use tokio::runtime::Handle;
 
 use super::change_items::take_flags;
+use super::named_file::NamedFile;
 use super::seat_directories::{SeatPreparation, not_of_clients};
 use super::{ClientSession, FrameRefusal, take_name};
 use crate::client::{LiveDir, LiveFile, Request};
@@ -36,6 +38,8 @@ pub(super) struct FileMove {
     inode: Inode,
     target: MoveTarget,
     is_repeated: bool,
+    /// True if the old name stays.
+    is_link: bool,
     /// True if both names are of the same file, so that neither changes.
     is_same_file: bool,
 }
@@ -48,16 +52,21 @@ pub(super) enum MoveOutcome {
     Busy,
 }
 
-/// Reads an item of a rename to another seat.
+/// Reads an item of a rename or link to another seat. Only that of a link has an identity.
 pub(super) fn take_move<'b>(
+    verb: Verb,
     input: &mut WireInput<'b>,
-) -> Result<(&'b [u8], MoveTarget), WireDamage> {
-    Ok((take_name(input)?, MoveTarget::take(input)?))
+) -> Result<(NamedFile<'b>, MoveTarget), WireDamage> {
+    let file = match verb {
+        Verb::LinkAcross => NamedFile::take(input)?,
+        _ => NamedFile { id: 0, name: take_name(input)? },
+    };
+    Ok((file, MoveTarget::take(input)?))
 }
 
 impl ClientSession<'_> {
-    /// Decides which of the `waiting` items of a rename to other seats are carried out. Returns `None` if
-    /// one of the files is being moved already.
+    /// Decides which of the `waiting` items of a rename or link to other seats are carried out. Returns
+    /// `None` if one of the files is being moved already.
     pub(super) fn plan_moves(
         &self,
         header: &FrameHeader,
@@ -68,12 +77,12 @@ impl ClientSession<'_> {
         let dir = self.directories.get(DirId(input.u128()?)).ok_or(FrameRefusal::LacksDirectory)?;
         let mut items = Vec::new();
         for (item, is_waiting) in (0..).zip(waiting) {
-            let (name, target) = take_move(&mut input)?;
-            items.extend(is_waiting.then_some((item, name, target)));
+            let (file, target) = take_move(header.verb, &mut input)?;
+            items.extend(is_waiting.then_some((item, file, target)));
         }
         let mut steps = Vec::new();
-        for (item, name, target) in items {
-            let step = match self.plan_move(&dir, name, target, header.flags.is_repeated) {
+        for (item, file, target) in items {
+            let step = match self.plan_move((&dir, &file), target, header) {
                 Ok(Some(step)) => step,
                 Ok(None) => {
                     steps.iter().for_each(|(_, step)| self.forget_step(step));
@@ -86,35 +95,51 @@ impl ClientSession<'_> {
         Ok(Some(steps))
     }
 
-    /// Begins to move a file, which nobody else moves or removes from now on; `None` if somebody does.
+    /// Begins to move or link a file, which nobody else moves or removes from now on; `None` if somebody
+    /// does.
     fn plan_move(
         &self,
-        dir: &Dir,
-        name: &[u8],
+        (dir, file): (&Dir, &NamedFile),
         target: MoveTarget,
-        is_repeated: bool,
+        header: &FrameHeader,
     ) -> Result<Option<SeatPreparation>> {
         // Changes are carried out under this lock.
         let _clients = self.served.clients().lock();
         if self.served.freeze().is_frozen(self.served.clock()) {
             return Ok(None);
         }
-        if dir.id() == DirId::SEAT_ROOTS {
-            return Err(not_of_clients());
-        }
         let own = self.served.seat();
         if target.seat == own || !self.served.seats().numbers().any(|seat| seat == target.seat) {
-            let what = format!("a rename from seat {own} to seat {}", target.seat);
+            let what = format!("a name at seat {} for a file at seat {own}", target.seat);
             return Err(Error::new(Kind::Invalid, what));
         }
-        self.check_part(dir, name)?;
-        let inode = self.session.file_to_move(dir, name)?;
-        if !self.served.seats().moving().begin(dir.id(), name) {
+        let is_link = header.verb == Verb::LinkAcross;
+        let (dir, name, inode) = match is_link {
+            true => self.file_to_link(dir, file)?,
+            false if dir.id() == DirId::SEAT_ROOTS => return Err(not_of_clients()),
+            false => {
+                self.check_part(dir, file.name)?;
+                let inode = self.session.file_to_move(dir, file.name)?;
+                (dir.clone(), file.name.to_vec(), inode)
+            }
+        };
+        if !self.served.seats().moving().begin(dir.id(), &name) {
             return Ok(None);
         }
-        let (dir, name) = (dir.clone(), name.to_vec());
-        let moved = FileMove { dir, name, inode, target, is_repeated, is_same_file: false };
+        let (is_repeated, is_same_file) = (header.flags.is_repeated, false);
+        let moved = FileMove { dir, name, inode, target, is_repeated, is_link, is_same_file };
         Ok(Some(SeatPreparation::Moved(Box::new(moved))))
+    }
+
+    /// Returns a place of the record of `file`, and its inode, if it may get a name at another seat.
+    fn file_to_link(&self, dir: &Dir, file: &NamedFile) -> Result<(Dir, Vec<u8>, Inode)> {
+        let inode = self.inode_of(dir, file, false)?;
+        if inode.kind() != Some(FileKind::File) {
+            let what = "only regular files have names at other seats";
+            return Err(Error::new(Kind::CrossDevice, what));
+        }
+        let (dir, name) = self.name_of(dir, file)?;
+        Ok((dir, name, inode))
     }
 
     /// Ends the move of a file.
@@ -182,21 +207,25 @@ impl ClientSession<'_> {
         answers.into_iter().try_for_each(|answer| answer?.outcome())
     }
 
-    /// Removes the old name of a file that has its new one at another seat.
-    pub(super) fn finish_move(&mut self, item: u16) -> Result<()> {
+    /// Removes the old name of a file that has its new one at another seat, unless it is a link. Returns
+    /// the file.
+    pub(super) fn finish_move(&mut self, item: u16) -> Result<Inode> {
         let moved = match self.prepared.remove(&item) {
             Some(SeatPreparation::Moved(moved)) => moved,
             Some(SeatPreparation::Refused(error)) => return Err(error),
             _ => return Err(Error::new(Kind::Conflict, "the file was moved meanwhile; try again")),
         };
-        let removed = match moved.is_same_file {
-            true => Ok(None),
+        let finished = match moved.is_link || moved.is_same_file {
             // The permissions were checked; nobody else has changed the name.
-            false => self.superuser.unlink(&moved.dir, &moved.name).map(Some),
+            true => self.superuser.namespace().lookup(&moved.dir, &moved.name, false),
+            false => self.superuser.unlink(&moved.dir, &moved.name),
         };
         self.end_move(&moved);
-        self.release_name_of(removed?.as_ref());
-        Ok(())
+        let inode = finished?;
+        if !moved.is_link && !moved.is_same_file {
+            self.release_name_of(Some(&inode));
+        }
+        Ok(inode)
     }
 
     /// Releases the file at another seat, if `inode`, which has lost a name, is the record of one.

@@ -454,7 +454,7 @@ impl ClientSession<'_> {
     }
 
     /// A directory and a name under which operations reach `file` now.
-    fn name_of(&self, dir: &Dir, file: &NamedFile) -> Result<(Dir, Vec<u8>)> {
+    pub(super) fn name_of(&self, dir: &Dir, file: &NamedFile) -> Result<(Dir, Vec<u8>)> {
         let gone = || Error::new(Kind::NotFound, "the file has no name any more");
         Ok(match self.find_file(dir, file)? {
             FilePlace::Open(opened) => {

@@ -90,9 +90,12 @@ const MOVE_ATTEMPTS_MAX: u32 = 4000;
 impl ClientSession<'_> {
     /// True if `verb` may need another seat.
     pub(super) fn needs_preparation(&self, verb: Verb) -> bool {
-        use Verb::{MakeDirectory, MakeNode, RemoveDirectory, RenameAcross};
+        use Verb::{LinkAcross, MakeDirectory, MakeNode, RemoveDirectory, RenameAcross};
         self.served.seats().has_others()
-            && matches!(verb, MakeDirectory | MakeNode | RemoveDirectory | RenameAcross)
+            && matches!(
+                verb,
+                MakeDirectory | MakeNode | RemoveDirectory | RenameAcross | LinkAcross
+            )
     }
 
     /// Has other seats do their part of the items of a change that are not done yet. Returns false if
@@ -114,7 +117,7 @@ impl ClientSession<'_> {
         let waiting = self.items_to_do(header);
         self.repeats_directories = !waiting.iter().all(|is_waiting| *is_waiting);
         let planned = match header.verb {
-            Verb::RenameAcross => self.plan_moves(header, payload, &waiting),
+            Verb::RenameAcross | Verb::LinkAcross => self.plan_moves(header, payload, &waiting),
             verb => self.plan_items(verb, payload, &waiting),
         };
         let steps = match planned {
@@ -137,8 +140,8 @@ impl ClientSession<'_> {
             let has_opened = |step: &SeatPreparation| matches!(step, SeatPreparation::Refused(error) if error.kind() == Kind::Conflict);
             let is_busy = |step: &SeatPreparation| matches!(step, SeatPreparation::Busy);
             let attempts_max = match header.verb {
-                Verb::RenameAcross if self.prepared.values().any(is_busy) => MOVE_ATTEMPTS_MAX,
-                Verb::RenameAcross => 0,
+                _ if self.prepared.values().any(is_busy) => MOVE_ATTEMPTS_MAX,
+                Verb::RenameAcross | Verb::LinkAcross => 0,
                 _ if self.prepared.values().any(has_opened) => ATTEMPTS_MAX,
                 _ => 0,
             };
