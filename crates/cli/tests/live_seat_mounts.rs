@@ -3,7 +3,7 @@
 
 use std::fs::{self, File};
 use std::io::Write;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::PathBuf;
 
 use rustix::fs::XattrFlags;
@@ -42,23 +42,97 @@ fn a_spread_directory_is_one_in_mounts() {
     mounts.esker.ok(["commit", here.to_str().expect("UTF-8"), "wide"]);
     let shown = mounts.esker.ok(["stat", "wide:/wide"]);
     assert!(shown.contains("user.kind") && !shown.contains("user.gone"), "{shown}");
-    let renamed = |number: u32| {
+    for number in 0..40 {
         let [from, to] = [format!("wide/f{number}"), format!("wide/moved{number}")];
-        let renamed = fs::rename(mounts.a(&from), mounts.a(&to));
-        renamed.map_err(|error| error.raw_os_error())
-    };
-    let renamed: Vec<_> = (0..40).map(renamed).collect();
-    assert!(renamed.contains(&Ok(())), "{renamed:?}");
-    let across = Some(rustix::io::Errno::XDEV.raw_os_error());
-    assert!(
-        renamed.iter().all(|renamed| renamed.is_ok() || *renamed == Err(across)),
-        "{renamed:?}"
-    );
-    // `mv` copies where a rename is not possible.
+        fs::rename(mounts.a(&from), mounts.a(&to)).expect("a rename");
+        let content = fs::read(mounts.b(&to)).expect("a file");
+        assert_eq!(content, number.to_string().into_bytes());
+        assert!(!mounts.b(&from).exists(), "{from}");
+    }
     run(&here, "mv", &["wide/f5999", "wide/d0/taken"]);
     assert!(fs::remove_dir(mounts.b("wide")).is_err(), "it is in use");
     run(&there, "rm", &["-r", "wide"]);
     assert!(!mounts.a("wide").exists());
+}
+
+/// Files are renamed and linked between directories at different seats, while they are open.
+#[test]
+fn files_are_renamed_and_linked_between_seats_in_mounts() {
+    if !can_mount() {
+        return;
+    }
+    let mounts = LiveMounts::of_seats("3", &["--refresh", "0"]);
+    let [here, there] = mounts.at.clone();
+    (0..12).for_each(|number| fs::create_dir(mounts.a(&format!("d{number}"))).expect("mkdir"));
+    let dir = |number: usize| format!("d{}", number % 12);
+    for number in 0..60 {
+        let (from, to) = (dir(number), dir(number * 5 + 1));
+        let path = mounts.a(&format!("{from}/f{number}"));
+        let mut file = File::create_new(&path).expect("a file");
+        file.write_all(b"before ").expect("a write");
+        let inode = file.metadata().expect("stat").ino();
+        let moved = mounts.a(&format!("{to}/moved"));
+        let replaced = fs::metadata(&moved).is_ok();
+        fs::rename(&path, &moved).expect("a rename");
+        assert!(!path.exists() && !mounts.b(&format!("{from}/f{number}")).exists());
+        file.write_all(b"after").expect("a write");
+        drop(file);
+        assert_eq!(fs::metadata(&moved).expect("stat").ino(), inode);
+        let shown = mounts.b(&format!("{to}/moved"));
+        assert_eq!(fs::read(&shown).expect("a file"), b"before after", "{number} {replaced}");
+        fs::write(&shown, b"again").expect("a write");
+        assert_eq!(fs::read(&moved).expect("a file"), b"again");
+        fs::set_permissions(&shown, fs::Permissions::from_mode(0o604)).expect("chmod");
+        assert_eq!(fs::metadata(&moved).expect("stat").permissions().mode() & 0o777, 0o604);
+        let link = mounts.b(&format!("{}/link{number}", dir(number + 3)));
+        fs::hard_link(&shown, &link).expect("a link");
+        assert_eq!(fs::metadata(&link).expect("stat").nlink(), 2);
+        assert!(fs::hard_link(&shown, &link).is_err(), "it exists");
+        fs::remove_file(mounts.a(&format!("{to}/moved"))).expect("a removal");
+        assert_eq!(fs::read(&link).expect("a file"), b"again");
+        fs::rename(&link, mounts.b(&format!("{to}/moved"))).expect("a rename");
+    }
+    let refused = rustix::fs::renameat_with(
+        rustix::fs::CWD,
+        mounts.a("d1/moved"),
+        rustix::fs::CWD,
+        mounts.a("d6/moved"),
+        rustix::fs::RenameFlags::NOREPLACE,
+    );
+    assert_eq!(refused, Err(rustix::io::Errno::EXIST));
+    // A file that is removed while it is open stays usable.
+    let mut open = File::options().read(true).write(true).open(mounts.a("d1/moved")).expect("open");
+    fs::remove_file(mounts.a("d1/moved")).expect("a removal");
+    open.write_all(b"unnamed").expect("a write");
+    drop(open);
+    // Programs that write beside a file and rename over it.
+    run(
+        &here,
+        "sh",
+        &["-c", "for d in d*; do echo one > $d/text; sed -i s/one/two/ $d/text; done"],
+    );
+    let all = run(&there, "sh", &["-c", "cat d*/text | sort | uniq -c"]);
+    assert_eq!(all.split_whitespace().collect::<Vec<_>>(), ["12", "two"]);
+    mounts.esker.ok(["live", "mv", "run:/d2/text", "run:/d3/text"]);
+    mounts.esker.ok(["live", "mv", "run:/d3/text", "run:/d4/other"]);
+    assert_eq!(mounts.esker.ok(["live", "cat", "run:/d4/other"]), "two\n");
+    mounts.esker.ok([
+        "live",
+        "put",
+        here.join("d4/text").to_str().expect("UTF-8"),
+        "run:/d4/other",
+    ]);
+    let names = run(&here, "find", &[".", "-type", "f", "-printf", "%p %s %n\n"]);
+    mounts.esker.ok(["commit", here.to_str().expect("UTF-8"), "moved"]);
+    for (number, line) in names.lines().enumerate() {
+        let mut fields = line.split_whitespace();
+        let (path, size) = (fields.next().expect("a path"), fields.next().expect("a size"));
+        let shown = mounts.esker.ok(["cat", &format!("moved:/{path}")]);
+        assert_eq!(shown.len().to_string(), size, "{number} {path}");
+    }
+    mounts.esker.ok(["verify"]);
+    run(&there, "sh", &["-c", "rm -r d*"]);
+    assert_eq!(fs::read_dir(&here).expect("a listing").count(), 0);
 }
 
 /// Directories are spread over three servers, all of which die once.
@@ -97,7 +171,7 @@ fn programs_work_in_mounts_of_a_namespace_of_several_servers() {
         assert_eq!(fs::read(path).expect("a file"), number.to_string().into_bytes());
     }
     drop(kept);
-    // `mv` copies between seats, and `cp`, `find` and `rm` see one tree.
+    // `mv` copies directories between seats, and `cp`, `find` and `rm` see one tree.
     let [here, there] = mounts.at.clone();
     run(&here, "mv", &["d1", "d0/moved"]);
     run(&there, "cp", &["-a", "d0", "copy"]);
