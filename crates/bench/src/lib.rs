@@ -8,6 +8,7 @@ pub mod curves;
 mod imd;
 pub mod live;
 pub mod live_insert;
+pub mod live_seats;
 pub mod messages;
 pub mod particles;
 pub mod permutation;

@@ -81,5 +81,6 @@ pub fn client_options() -> LiveClientOptions {
         identity: Identity::of_process(),
         secret: None,
         patience: Duration::from_secs(20),
+        notice: None,
     }
 }

@@ -69,6 +69,34 @@ impl LiveInsertBench {
     }
 }
 
+/// Measure one directory that is spread over all seats of a live namespace
+///
+/// Works in a new directory of its root, which stays. Beside each rate is the processor time of all
+/// servers.
+#[derive(Args)]
+#[command(after_help = "\
+Example:
+  esker live create wide --seats 2
+  taskset -c 0 esker live serve wide &
+  taskset -c 1 esker bench live-seats wide")]
+pub struct LiveSeatsBench {
+    /// The live namespace
+    name: String,
+    /// Files of the directory
+    #[arg(long, default_value_t = 1_000_000, value_name = "N")]
+    files: u64,
+}
+
+impl LiveSeatsBench {
+    /// Measures.
+    pub fn run(self, context: &CommandContext) -> Result<()> {
+        let mut tree = connect(&context.store()?, &self.name)?;
+        let report = esker_bench::live_seats::live_seats(&mut tree, self.files)?;
+        tree.close()?;
+        show(context, &report)
+    }
+}
+
 fn connect(store: &SharedStore, name: &str) -> Result<LiveTree> {
     LiveTree::connect(store, name, LiveClientOptions::default())
 }

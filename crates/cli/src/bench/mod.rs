@@ -174,6 +174,7 @@ enum BenchWorkload {
     },
     Live(live::LiveBench),
     LiveInsert(live::LiveInsertBench),
+    LiveSeats(live::LiveSeatsBench),
     Messages(ranks::MessagesCommand),
     Routing(ranks::RoutingCommand),
     Collective(ranks::CollectiveCommand),
@@ -234,6 +235,7 @@ impl BenchCommandLine {
             BenchWorkload::ImdQueries(queries) => return queries.run(context),
             BenchWorkload::Live(live) => return live.run(context),
             BenchWorkload::LiveInsert(live) => return live.run(context),
+            BenchWorkload::LiveSeats(live) => return live.run(context),
             BenchWorkload::Create {
                 files,
                 directories,

@@ -46,6 +46,7 @@ fn client_options() -> LiveClientOptions {
         identity: Identity::of_process(),
         secret: None,
         patience: Duration::from_secs(20),
+        notice: None,
     }
 }
 

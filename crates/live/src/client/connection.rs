@@ -7,6 +7,7 @@
 //! Invariant: sending never blocks on a server that itself waits for the client to receive answers.
 
 mod reconnect;
+mod wait_notice;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io::{ErrorKind, Read, Write};
@@ -23,6 +24,7 @@ use esker_fs::stack::identity::Identity;
 use esker_fs::stack::namespace::FollowLinks;
 use rustix::event::PollFlags;
 
+pub use self::wait_notice::WaitNotice;
 use super::answer::Answer;
 use super::answered_changes::AnsweredChanges;
 use super::endpoint::{ClientIdentity, Endpoint};
@@ -55,13 +57,16 @@ pub struct LiveClientOptions {
     pub secret: Option<UserSecret>,
     /// Time for which the client tries to reach a server before requests fail.
     pub patience: Duration,
+    /// Told what the client waits for, once it has waited for some seconds.
+    pub notice: Option<WaitNotice>,
 }
 
 impl Default for LiveClientOptions {
     /// This process's user, the secret in its default place, and a patience of half a minute.
     fn default() -> Self {
         let secret = UserSecret::default_path().and_then(|path| UserSecret::read(&path).ok());
-        Self { identity: Identity::of_process(), secret, patience: Duration::from_secs(30) }
+        let patience = Duration::from_secs(30);
+        Self { identity: Identity::of_process(), secret, patience, notice: None }
     }
 }
 
@@ -74,6 +79,9 @@ pub struct LiveConnection {
     seat: u16,
     who: ClientIdentity,
     patience: Duration,
+    notice: Option<WaitNotice>,
+    /// True once the notice was given, until an answer arrives.
+    is_noticed: bool,
     endpoint: Option<Arc<Endpoint>>,
     /// The server, as its address names it.
     instance: String,
@@ -118,7 +126,7 @@ impl LiveConnection {
         options: LiveClientOptions,
     ) -> Result<Self> {
         let set = LiveNamespace::load(&**store, name)?.seat(seat)?;
-        let LiveClientOptions { identity, secret, patience } = options;
+        let LiveClientOptions { identity, secret, patience, notice } = options;
         let client = Random::from_system().next_u64();
         let mut connection = Self {
             store: store.clone(),
@@ -126,6 +134,8 @@ impl LiveConnection {
             seat,
             who: ClientIdentity { client, set, secret, identity },
             patience: patience.min(PATIENCE_MAX),
+            notice,
+            is_noticed: false,
             endpoint: None,
             instance: String::new(),
             next_number: 1,
@@ -377,7 +387,10 @@ impl LiveConnection {
 
     fn exchange_ready(&mut self, ready: SocketState) -> Result<()> {
         match ready {
-            SocketState::Silent => self.check_server(),
+            SocketState::Silent => {
+                self.give_notice(wait_notice::Waiting::ForAnswer);
+                self.check_server()
+            }
             SocketState::Ready => self.exchange_now(),
             SocketState::Broken(error) => Err(error),
         }
@@ -458,6 +471,7 @@ impl LiveConnection {
             self.pause = None;
             self.awaits_first_answer = false;
             self.broke_ns = None;
+            self.is_noticed = false;
             self.heard_ns = SystemClock.monotonic_ns();
             let answer = Answer::new(header, bytes);
             let answer = self.changes.count(&request).map(|()| answer);

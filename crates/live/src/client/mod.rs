@@ -22,7 +22,7 @@ pub use self::answer::Answer;
 pub use self::answered_changes::SyncPoint;
 pub use self::bulk_insertion::BulkInsertion;
 pub(crate) use self::connection::PATIENCE_MAX;
-pub use self::connection::{LiveClientOptions, LiveConnection};
+pub use self::connection::{LiveClientOptions, LiveConnection, WaitNotice};
 pub use self::live_dir::{LiveDir, LiveFile, SeatPlace};
 pub use self::pending::Request;
 pub use self::shared_connection::SharedConnection;

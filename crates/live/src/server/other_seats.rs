@@ -310,6 +310,7 @@ impl OtherSeats {
             identity: Identity::of_process(),
             secret: in_file.or_else(|| secret.clone()),
             patience,
+            notice: None,
         };
         LiveConnection::connect(&self.store, (&self.name, seat), options)
     }

@@ -8,7 +8,6 @@ mod standby;
 mod top;
 
 use std::process::ExitCode;
-use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::Duration;
 
@@ -19,9 +18,9 @@ use esker_fs::inode::timestamp;
 use esker_fs::names::live_namespace::LiveNamespace;
 use esker_fs::repository::Repository;
 use esker_fs::session::hold::HolderState;
-use esker_live::LiveTree;
-use esker_live::client::LiveClientOptions;
+use esker_live::client::{LiveClientOptions, WaitNotice};
 use esker_live::server_address::ServerAddress;
+use esker_live::{LiveConnection, LiveTree};
 use esker_table::manifest::{Manifest, SetId};
 use serde_json::json;
 
@@ -35,8 +34,8 @@ use crate::location::{StackArgument, StackPath};
 use crate::output::notice;
 use crate::{text, usage};
 
-/// Time without a server after which a user is told what a command waits for.
-const SILENCE_MAX: Duration = Duration::from_secs(2);
+/// Time for which a status waits for a server.
+const STATUS_PATIENCE: Duration = Duration::from_secs(2);
 
 /// Serve one tree that many clients change at once
 ///
@@ -150,11 +149,7 @@ impl LiveCommand {
             }
             LiveAction::Serve(arguments) => arguments.run(context),
             LiveAction::List => list(context),
-            LiveAction::Status { name } => {
-                let mut tree = connect(&context.store()?, &name)?;
-                show_seats(context, &mut tree)?;
-                tree.close()
-            }
+            LiveAction::Status { name } => show_seats(context, &name),
             LiveAction::Top(arguments) => arguments.run(context),
             LiveAction::Snapshot { name, snapshot } => {
                 let mut tree = connect(&context.store()?, &name)?;
@@ -196,24 +191,10 @@ impl LiveCommand {
     }
 }
 
-/// Connects to the server of the live namespace `name`. Tells the user if there is none at once.
+/// Connects to the server of the live namespace `name`. Tells the user what it waits for.
 pub fn connect(store: &SharedStore, name: &str) -> Result<LiveTree> {
-    let options = LiveClientOptions::default();
-    let patience = options.patience;
-    let (done, waiting) = mpsc::channel::<()>();
-    thread::scope(|scope| {
-        scope.spawn(move || {
-            if waiting.recv_timeout(SILENCE_MAX) == Err(RecvTimeoutError::Timeout) {
-                notice(format!(
-                    "waiting up to {} s for a server of {name}: `esker live serve {name}` is one",
-                    patience.as_secs()
-                ));
-            }
-        });
-        let connected = LiveTree::connect(store, name, options);
-        drop(done);
-        connected
-    })
+    let notice = Some(WaitNotice::new(notice));
+    LiveTree::connect(store, name, LiveClientOptions { notice, ..LiveClientOptions::default() })
 }
 
 /// Returns the name of the live namespace in `path`.
@@ -299,12 +280,30 @@ fn object(live: &LiveNamespace, servers: &[Option<ServerAddress>]) -> serde_json
 }
 
 /// Shows the state of each seat; fails at the end if one has no server.
-fn show_seats(context: &CommandContext, tree: &mut LiveTree) -> Result<()> {
+fn show_seats(context: &CommandContext, name: &str) -> Result<()> {
+    let store = context.store()?;
+    let seats = u16::try_from(LiveNamespace::load(&*store, name)?.seats.len()).expect("few");
+    let ask = |seat| {
+        let options =
+            LiveClientOptions { patience: STATUS_PATIENCE, ..LiveClientOptions::default() };
+        let mut connection = LiveConnection::connect(&store, (name, seat), options)?;
+        let status = connection.status()?;
+        connection.close()?;
+        Ok(status)
+    };
+    // All at once: each that has no server takes as long as the patience.
+    let answers: Vec<Result<serde_json::Value>> = thread::scope(|scope| {
+        let asked: Vec<_> = (0..seats).map(|seat| scope.spawn(move || ask(seat))).collect();
+        asked
+            .into_iter()
+            .map(|asked| asked.join().expect("a status is no reason to panic"))
+            .collect()
+    });
     let mut failure = None;
-    for seat in 0..tree.seats() {
-        match tree.status_of(seat) {
+    for (seat, answer) in answers.into_iter().enumerate() {
+        match answer {
             Ok(status) if context.out.is_json() => context.out.json(status)?,
-            Ok(status) => show_status(context, (&status, tree.seats()))?,
+            Ok(status) => show_status(context, (&status, seats))?,
             Err(error) if error.kind() == Kind::Unavailable => {
                 if !context.out.is_json() {
                     context.out.line(format!("seat {seat}: no server answers"))?;

@@ -7,6 +7,7 @@ use std::time::Duration;
 use esker_base::clock::SystemClock;
 use esker_base::{Clock, Error, Kind, Result};
 
+use super::wait_notice::Waiting;
 use super::{LiveConnection, may_reconnect, open_directories};
 use crate::client::endpoint::Endpoint;
 use crate::client::pending::PendingRequest;
@@ -36,6 +37,7 @@ impl LiveConnection {
                 self.fail_pending(&error);
                 return Err(error);
             }
+            self.give_notice(Waiting::ForServer);
             if let Some(pause) = self.pause {
                 std::thread::sleep(pause);
             }
@@ -110,11 +112,8 @@ impl LiveConnection {
 }
 
 fn unserved((name, seat): (&str, u16), last: Option<Error>) -> Error {
-    let of = if seat == 0 { name.to_owned() } else { format!("seat {seat} of {name}") };
-    let advice = match seat {
-        0 => format!("`esker live serve {name}` runs one"),
-        seat => format!("`esker live serve {name} --seats {seat}` runs one"),
-    };
+    let (of, command) = command_to_serve(name, seat);
+    let advice = format!("`{command}` runs one");
     match last {
         Some(error) if !may_reconnect(&error) => error,
         Some(error) => {
@@ -122,5 +121,15 @@ fn unserved((name, seat): (&str, u16), last: Option<Error>) -> Error {
             Error::new(Kind::Unavailable, what)
         }
         None => Error::new(Kind::Unavailable, format!("{of} has no server: {advice}")),
+    }
+}
+
+/// Returns `seat` of the live namespace `name` as messages name it, and the command that serves it.
+pub(super) fn command_to_serve(name: &str, seat: u16) -> (String, String) {
+    match seat {
+        0 => (name.to_owned(), format!("esker live serve {name}")),
+        seat => {
+            (format!("seat {seat} of {name}"), format!("esker live serve {name} --seats {seat}"))
+        }
     }
 }
