@@ -711,3 +711,48 @@ fn servers_come_and_go(seed: u64, rounds: usize) -> Result<u64> {
     live.assert_sound()?;
     Ok(count)
 }
+
+/// Clients make and remove directories at other seats, move files and take snapshots, all at once. No
+/// snapshot fails because a move waits behind something that waits for the end of the snapshot.
+#[test]
+fn snapshots_moves_and_directories_do_not_wait_for_each_other() -> Result<()> {
+    let live = SeatedStore::new(3);
+    let servers = live.serve_all();
+    let mut tree = live.connect();
+    let dirs = one_at_each_seat(&mut tree, 3)?;
+    let is_done = AtomicBool::new(false);
+    std::thread::scope(|scope| -> Result<()> {
+        for client in 0..6usize {
+            let (live, dirs, is_done) = (&live, &dirs, &is_done);
+            scope.spawn(move || {
+                let mut tree = live.connect();
+                let name = format!("c{client}").into_bytes();
+                let mut at = client % 3;
+                if client < 3 {
+                    create(&mut tree, &dirs[at], &name, b"moves").expect("a file");
+                }
+                while !is_done.load(Ordering::Relaxed) {
+                    let to = (at + 1) % 3;
+                    if client < 3 {
+                        tree.rename((&dirs[at], &name), (&dirs[to], &name)).expect("it moves");
+                    } else {
+                        tree.make_directory(&dirs[at], &name, 0o755).expect("it is made");
+                        let remove = Request::remove_directory(&dirs[at], &[&name]);
+                        tree.change(remove).expect("it is empty");
+                    }
+                    at = to;
+                }
+            });
+        }
+        let taken = (0..30).try_for_each(|number| {
+            std::thread::sleep(Duration::from_millis(15));
+            tree.snapshot(&format!("s{number}")).map(drop)
+        });
+        is_done.store(true, Ordering::Relaxed);
+        taken
+    })?;
+    for server in servers {
+        server.end()?;
+    }
+    live.assert_sound()
+}

@@ -25,7 +25,7 @@ use esker_fs::session::request_record::RequestRecord;
 use esker_fs::stack::identity::Identity;
 use parking_lot::MutexGuard;
 
-use self::file_moves::busy;
+use self::file_moves::{busy, is_step_of_move};
 use self::seat_directories::SeatPreparation;
 pub(super) use self::seat_directories::make_root;
 use super::client_files::ClientFiles;
@@ -204,7 +204,7 @@ impl<'a> ClientSession<'a> {
             }
             if header.verb.is_change() && batch.is_none() {
                 batch = self.begin_batch();
-                if batch.is_none() && header.verb == Verb::NameSeatFile {
+                if batch.is_none() && is_step_of_move(&header, payload) {
                     // The server that asks may have to end this before it can be frozen itself.
                     refuse_items(&header, &busy(), out);
                     outcome.consumed += consumed;
@@ -243,6 +243,10 @@ impl<'a> ClientSession<'a> {
                 self.read(&header, payload, out)
             };
             outcome.awaits_commit |= self.shows_unsynced.take();
+            if header.verb == Verb::RenameAcross || header.verb == Verb::LinkAcross {
+                // A freeze may have waited for this change, and only for this one.
+                self.finish(batch.take())?;
+            }
             if let Err(why) = done {
                 // Changes carried out before get their record, even if this request fails.
                 self.finish(batch.take())?;

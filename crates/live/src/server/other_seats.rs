@@ -27,6 +27,8 @@ use crate::proof::UserSecret;
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Time for which a server asks another one how many entries it has.
 const ENTRIES_PATIENCE: Duration = Duration::from_millis(300);
+/// Connections to a seat that are kept for later, at most.
+const KEPT_CONNECTIONS: usize = 16;
 /// Connections that wait for other seats at once, at most, and those of one user: each takes a
 /// thread.
 const WAITING_MAX: usize = 128;
@@ -40,11 +42,13 @@ pub(super) struct OtherSeats {
     own: u16,
     /// The secret of the server's user, and a file that may have it.
     secret: (Option<UserSecret>, Option<PathBuf>),
-    changes: Vec<SeatConnection>,
-    /// Other connections, since a change may wait for the end of a snapshot.
-    snapshots: Vec<SeatConnection>,
-    /// Connections for questions, which do not wait behind changes.
-    questions: Vec<SeatConnection>,
+    /// Connections by seat. None waits for another: a change may wait for the end of a snapshot, and that
+    /// for other changes.
+    changes: Vec<SeatConnections>,
+    /// Connections for snapshots. What one holds up ends with it.
+    snapshots: Vec<SeatConnections>,
+    /// Connections for questions, which wait for less long.
+    questions: Vec<SeatConnections>,
     placement: SeatPlacement,
     moving: MovingFiles,
     /// Directories at other seats that are being removed.
@@ -80,8 +84,8 @@ impl Drop for SeatWait<'_> {
     }
 }
 
-/// The connection to a seat, made when it is first needed.
-type SeatConnection = Mutex<Option<LiveConnection>>;
+/// Connections to a seat that are not in use. They are made when they are needed.
+type SeatConnections = Mutex<Vec<LiveConnection>>;
 
 impl OtherSeats {
     /// The seats of the live namespace `name`, which has `seats`, from the server of `own`, whose user
@@ -255,7 +259,7 @@ impl OtherSeats {
 
     fn call_by(
         &self,
-        connections: (&[SeatConnection], Duration),
+        connections: (&[SeatConnections], Duration),
         seat: u16,
         requests: Vec<Request>,
     ) -> Vec<Result<Answer>> {
@@ -272,22 +276,18 @@ impl OtherSeats {
 
     fn send(
         &self,
-        (connections, patience): (&[SeatConnection], Duration),
+        (connections, patience): (&[SeatConnections], Duration),
         seat: u16,
         requests: Vec<Request>,
         answers: &mut Vec<Result<Answer>>,
     ) -> Result<()> {
-        let silent = || {
-            let what = format!("the server of seat {seat} of {} does not answer", self.name);
-            Error::new(Kind::Unavailable, what)
-        };
-        let place = connections.get(usize::from(seat)).filter(|_| seat != self.own);
-        let place = place.ok_or_else(|| {
+        let kept = connections.get(usize::from(seat)).filter(|_| seat != self.own);
+        let kept = kept.ok_or_else(|| {
             Error::new(Kind::Corrupt, format!("a directory at seat {seat} of {}", self.name))
         })?;
-        let mut place = place.try_lock_for(patience).ok_or_else(silent)?;
+        let unused = kept.lock().pop();
         // One that fails stays out of use.
-        let mut connection = match place.take() {
+        let mut connection = match unused {
             Some(connection) => connection,
             None => self.connect(seat, patience)?,
         };
@@ -298,8 +298,13 @@ impl OtherSeats {
         for number in numbers {
             answers.push(connection.wait_within(number, patience)?);
         }
-        *place = Some(connection);
-        Ok(())
+        let mut kept = kept.lock();
+        if kept.len() < KEPT_CONNECTIONS {
+            kept.push(connection);
+            return Ok(());
+        }
+        drop(kept);
+        connection.close()
     }
 
     fn connect(&self, seat: u16, patience: Duration) -> Result<LiveConnection> {

@@ -156,7 +156,9 @@ impl ClientSession<'_> {
         let (id, random) = (moved.inode.id, Random::from_system().next_u64());
         let named = moved.inode.seat_file();
         let file = SeatFile::new(named.map_or(own, |named| named.seat), id, random);
-        self.name_at_own_seat(moved, named, &file)?;
+        if let MoveOutcome::Busy = self.name_at_own_seat(moved, named, &file)? {
+            return Ok(MoveOutcome::Busy);
+        }
         let Inode { mode, uid, gid, size, .. } = moved.inode;
         let naming = SeatFileNaming {
             identity: self.session.namespace().identity().clone(),
@@ -191,20 +193,23 @@ impl ClientSession<'_> {
         moved: &FileMove,
         named: Option<SeatFile>,
         file: &SeatFile,
-    ) -> Result<()> {
+    ) -> Result<MoveOutcome> {
         let Some(named) = named else {
             self.superuser.name_among_seat_roots(&moved.dir, &moved.name, file)?;
             let commit = self.served.commit();
-            return Handle::current().block_on(commit.wait(commit.demand()));
+            Handle::current().block_on(commit.wait(commit.demand()))?;
+            return Ok(MoveOutcome::Named);
         };
         let (roots, old_name) = (LiveDir::seat_roots(file.seat), named.root_name());
         let old = LiveFile { dir: &roots, name: old_name.as_bytes(), id: named.id };
         let link = Request::link(&old, &roots, file.root_name().as_bytes()).durable();
-        if file.seat == self.served.seat() {
-            return Err(Error::new(Kind::Corrupt, "a file at this seat as one of another"));
+        // A name that is made after that, late, stays: nothing shows it.
+        let answers: Result<Vec<_>> =
+            self.served.seats().call(file.seat, vec![link]).into_iter().collect();
+        match answers?.into_iter().try_for_each(|answer| answer.outcome()) {
+            Err(error) if error.kind() == Kind::Unavailable => Ok(MoveOutcome::Busy),
+            linked => linked.map(|()| MoveOutcome::Named),
         }
-        let answers = self.served.seats().call(file.seat, vec![link]);
-        answers.into_iter().try_for_each(|answer| answer?.outcome())
     }
 
     /// Removes the old name of a file that has its new one at another seat, unless it is a link. Returns
@@ -315,6 +320,13 @@ impl ClientSession<'_> {
         }
         Ok(false)
     }
+}
+
+/// True for a request by which another server moves a file. It never waits for the end of a snapshot.
+pub(super) fn is_step_of_move(header: &FrameHeader, payload: &[u8]) -> bool {
+    let is_among_seat_roots =
+        || WireInput::new(payload).u128().is_ok_and(|dir| DirId(dir) == DirId::SEAT_ROOTS);
+    header.verb == Verb::NameSeatFile || (header.verb == Verb::Link && is_among_seat_roots())
 }
 
 /// The answer to a server that has to begin a move again.
