@@ -305,6 +305,9 @@ impl ServedNamespace {
     pub fn status(&self) -> Value {
         let statistics = self.session.statistics();
         let process = ProcessIdentity::current();
+        let clients = self.clients.lock();
+        let connected = clients.values().filter(|client| client.connections > 0).count();
+        drop(clients);
         json!({
             "set": self.set.to_string(),
             "seat": self.seat,
@@ -314,7 +317,7 @@ impl ServedNamespace {
             "epoch": self.identity.1,
             "began_ns": self.began_ns,
             "processor_ns": processor_ns(),
-            "clients": self.clients.lock().len(),
+            "clients": connected,
             "counters": self.counters(),
             "session": {
                 "entries": self.entries(),

@@ -16,6 +16,7 @@ use serde_json::json;
 use super::{connect, live_name};
 use crate::context::CommandContext;
 use crate::location::StackPath;
+use crate::output::notice;
 use crate::{text, usage};
 
 /// Operations on files of a live namespace.
@@ -97,7 +98,11 @@ impl LiveFileAction {
                 let (dir, name) = tree.locate(&path.path)?;
                 let mode = 0o777 & !context.umask;
                 if spread {
-                    return tree.make_spread_directory(&dir, name, mode).map(drop);
+                    tree.make_spread_directory(&dir, name, mode)?;
+                    if tree.seats() == 1 {
+                        notice(format!("{path} is a plain directory: its namespace has one seat"));
+                    }
+                    return Ok(());
                 }
                 tree.change(Request::make_directory(&dir, mode, &[name]).durable())
             }),
