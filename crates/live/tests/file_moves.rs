@@ -146,9 +146,8 @@ fn what_was_at_the_new_name_is_replaced_once() -> Result<()> {
     assert_eq!(kind_of(tree.rename((&dirs[0], b"link"), (&dirs[1], b"l"))), Kind::CrossDevice);
     assert_eq!(kind_of(tree.rename((&dirs[0], b"none"), (&dirs[1], b"l"))), Kind::NotFound);
     assert_eq!(tree.list(&inner)?, []);
-    // A client that has found something else there changes nothing.
-    let late = Request::rename_across((&dirs[0], b"y"), (&dirs[1], b"final"), 7);
-    assert_eq!(kind_of(tree.change(late)), Kind::Conflict);
+    let kept = Request::rename_across((&dirs[0], b"y"), (&dirs[1], b"final"), false);
+    assert_eq!(kind_of(tree.change(kept)), Kind::Exists);
     assert_eq!(tree.read(&dirs[1], b"final")?, b"local");
     wait_for_count(&mut tree, &dirs[0], b"kept", 2)?;
     for server in servers {
@@ -168,6 +167,7 @@ fn a_file_has_names_at_several_seats() -> Result<()> {
     assert_eq!(tree.link(&old, &dirs[1], b"g")?.nlink, 2);
     assert_eq!(tree.link(&old, &dirs[2], b"h")?.nlink, 3);
     assert_eq!(kind_of(tree.link(&old, &dirs[2], b"h")), Kind::Exists);
+    wait_for_count(&mut tree, &dirs[0], b"f", 3)?;
     // From a name at another seat, by the place at its own.
     let (roots, own_name) = tree.locate_file(&dirs[1].join(b"g"))?;
     let far = LiveFile { dir: &roots, name: &own_name, id: 0 };
@@ -492,7 +492,7 @@ fn permissions_are_those_of_the_user_at_both_seats() -> Result<()> {
     };
     tree.set_attributes(&inner, b"", &mode(0o777))?;
     tree.set_attributes(&dirs[1], b"", &mode(0o700))?;
-    let request = Request::rename_across((&dirs[0], b"f"), (&inner, b"g"), 0);
+    let request = Request::rename_across((&dirs[0], b"f"), (&inner, b"g"), true);
     assert_eq!(kind_of(user.change(request)), Kind::Denied);
     assert_eq!(user.read(&dirs[0], b"f")?, b"user's");
     tree.set_attributes(&dirs[1], b"", &mode(0o777))?;

@@ -68,10 +68,9 @@ pub enum NameKind {
     Tombstone,
     /// A file of this kind.
     Is(FileKind),
-    /// One of several names of the file whose inode is in the links directory.
+    /// One of several names of the file whose inode is in the links directory; in the set of a seat of
+    /// a live namespace, also a name of a file that another seat has ([`Inode::seat_file`]).
     Link,
-    /// A name of a regular file that another seat of a live namespace has.
-    SeatFile,
 }
 
 impl NameKind {
@@ -89,7 +88,6 @@ impl NameKind {
             Self::Is(FileKind::BlockDevice) => 7,
             Self::Link => 8,
             Self::Is(FileKind::Indexed) => 9,
-            Self::SeatFile => 10,
         }
     }
 
@@ -107,7 +105,6 @@ impl NameKind {
             7 => Self::Is(FileKind::BlockDevice),
             8 => Self::Link,
             9 => Self::Is(FileKind::Indexed),
-            10 => Self::SeatFile,
             _ => return None,
         })
     }
@@ -174,7 +171,7 @@ pub struct Inode {
     pub gid: u32,
     /// Number of names; 1 for directories.
     pub nlink: u32,
-    /// Device number of a device file.
+    /// Device number of a device file; of a directory or link, its place at another seat.
     pub rdev: u64,
     /// Bytes of content.
     pub size: u64,
@@ -244,12 +241,12 @@ impl Inode {
         Self { generation, nlink: 0, ..Self::new(NameKind::Tombstone, 0, now_ns) }
     }
 
-    /// Returns the kind of file; `None` for a tombstone, a link, or a name of a file at another seat.
+    /// Returns the kind of file; `None` for a tombstone or a link.
     #[must_use]
     pub fn kind(&self) -> Option<FileKind> {
         match self.entry {
             NameKind::Is(kind) => Some(kind),
-            NameKind::Tombstone | NameKind::Link | NameKind::SeatFile => None,
+            NameKind::Tombstone | NameKind::Link => None,
         }
     }
 
@@ -265,7 +262,7 @@ impl Inode {
     pub fn seat(&self) -> Option<u16> {
         match self.entry {
             NameKind::Is(FileKind::Directory) => u16::try_from(self.rdev.checked_sub(1)?).ok(),
-            NameKind::SeatFile => self.seat_file().map(|file| file.seat),
+            NameKind::Link => self.seat_file().map(|file| file.seat),
             _ => None,
         }
     }
@@ -273,7 +270,7 @@ impl Inode {
     /// Returns the file for which the record is a name, if that is a file at another seat.
     #[must_use]
     pub fn seat_file(&self) -> Option<SeatFile> {
-        let is_name = self.entry == NameKind::SeatFile;
+        let is_name = self.entry == NameKind::Link && self.rdev != 0;
         is_name.then(|| SeatFile::of_device(self.id, self.rdev)).flatten()
     }
 
@@ -400,7 +397,8 @@ impl Inode {
         if is_mapped && (extent.is_some() || !content.is_empty()) {
             return Err(wrong("content in two places"));
         }
-        if entry == NameKind::SeatFile && columns.int(c::RDEV) as u16 == 0 {
+        let device = columns.int(c::RDEV);
+        if entry == NameKind::Link && device != 0 && device as u16 == 0 {
             return Err(wrong("a file at no seat"));
         }
         let (uid, gid) = (small(c::UID, "owner")?, small(c::GID, "group")?);

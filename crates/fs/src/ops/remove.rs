@@ -54,7 +54,7 @@ impl Session {
             let link = self.update([name_key], |[own], batch| {
                 let state = NameState::of(own, &below)?;
                 let inode = state.inode.ok_or_else(|| not_found(name))?;
-                if inode.entry == NameKind::Link {
+                if inode.entry == NameKind::Link && inode.seat().is_none() {
                     return Ok(Some(inode.id));
                 }
                 self.check_removal(dir, &inode, name)?;

@@ -130,7 +130,7 @@ impl Session {
     /// Returns the inode behind an entry.
     pub(super) fn inode_of(&self, entry: &Inode) -> Result<Inode> {
         match entry.entry {
-            NameKind::Link => self.namespace().linked(entry.id, false),
+            NameKind::Link if entry.seat().is_none() => self.namespace().linked(entry.id, false),
             _ => Ok(entry.clone()),
         }
     }
@@ -146,7 +146,7 @@ impl Session {
         let now_ns = self.now_ns();
         // If the replaced file has other names, it loses one; otherwise the third key is a
         // placeholder.
-        let linked = replaced.as_ref().filter(|replaced| replaced.entry == NameKind::Link);
+        let linked = replaced.as_ref().filter(|replaced| is_link_here(replaced));
         let link_name = linked.map_or(0, |link| link.id).to_be_bytes();
         let keys =
             [key(old_dir.id(), old_name), key(dir.id(), name), key(DirId::LINKS, &link_name)];
@@ -278,6 +278,11 @@ fn check_loop(
         }
         _ => Ok(()),
     }
+}
+
+/// True for one of several names of a file whose inode is in the links directory of this seat.
+pub(super) fn is_link_here(inode: &Inode) -> bool {
+    inode.entry == NameKind::Link && inode.seat().is_none()
 }
 
 /// Returns `inode` as it appears at its new name, whose next directory gets `generation`.

@@ -13,8 +13,8 @@
 //! roots that nothing shows.
 //! Invariant: each name among the seat roots belongs to one name at another seat at most, and is removed
 //! after that is, durably. So what a name stands for exists as long as the name.
-//! In a snapshot, whose runs are those of all seats, such a name is one of several of a plain file
-//! (`LayerStack::show_at_seat`).
+//! The record of the name is that of a link, with the place as its device number. In a snapshot, whose
+//! runs are those of all seats, it is a plain link, and names among the seat roots count for nothing.
 //! Source: GIGA+, TR §2.3 (rename as operations of two servers, each with its own log); GlusterFS's
 //! link files.
 
@@ -23,7 +23,8 @@ use esker_base::{Error, Kind, Result};
 use crate::inode::{DirId, FileKind, Inode, NameKind, SeatFile, key};
 use crate::ops::RenameFlags;
 use crate::ops::remove::drop_name;
-use crate::session::{NameState, Session, not_found};
+use crate::ops::rename::is_link_here;
+use crate::session::{NameState, Session, exists, not_found};
 use crate::stack::dir::Dir;
 use crate::stack::path::{check_name, show};
 
@@ -51,7 +52,7 @@ impl Session {
         let entry = self.namespace().entry(dir, name, false)?.ok_or_else(|| not_found(name))?;
         let inode = self.inode_of(&entry)?;
         self.check_removal(dir, &inode, name)?;
-        if inode.entry != NameKind::SeatFile && inode.kind() != Some(FileKind::File) {
+        if inode.entry != NameKind::Link && inode.kind() != Some(FileKind::File) {
             let what = "only regular files are moved between directories at different seats";
             return Err(Error::new(Kind::CrossDevice, format!("{}: {what}", show(name))));
         }
@@ -85,21 +86,21 @@ impl Session {
         }
     }
 
-    /// Fails unless the user may make `name` in `dir` a name of another file. `expected` are identities
-    /// of which the file that is there has one; 0 if there may be none.
+    /// Fails unless the user may make `name` in `dir` a name of another file, in place of what is there
+    /// if `replaces`.
     ///
     /// # Errors
-    /// `Conflict` if another file is there, or none; `IsADirectory`, `Denied`; `NotPermitted` because
-    /// of a sticky bit; `Invalid` or `TooLarge` names.
-    pub fn check_replaceable(&self, dir: &Dir, name: &[u8], expected: &[u128]) -> Result<()> {
+    /// `Exists` unless `replaces`; `IsADirectory`, `Denied`; `NotPermitted` because of a sticky bit;
+    /// `Invalid` or `TooLarge` names.
+    pub fn check_replaceable(&self, dir: &Dir, name: &[u8], replaces: bool) -> Result<()> {
         let _structure = self.read_structure();
         check_name(name)?;
         self.check_search(dir, name)?;
         let current = self.namespace().entry(dir, name, false)?;
-        if !expected.contains(&current.as_ref().map_or(0, |inode| inode.id)) {
-            return Err(changed(name));
-        }
         let Some(current) = current else { return self.check_change(dir, name) };
+        if !replaces {
+            return Err(exists(name));
+        }
         self.check_removal(dir, &self.inode_of(&current)?, name)?;
         if current.kind().is_some_and(FileKind::is_shown_as_directory) {
             return Err(Error::new(Kind::IsADirectory, format!("{}: is a directory", show(name))));
@@ -142,14 +143,13 @@ impl Session {
                 _ => {}
             }
             let record = Inode {
-                entry: NameKind::SeatFile,
                 id: file.id,
                 rdev: file.device(),
                 mode: attributes.mode,
                 uid: attributes.uid,
                 gid: attributes.gid,
                 size: attributes.size,
-                ..Inode::new(NameKind::SeatFile, 0, self.now_ns())
+                ..Inode::new(NameKind::Link, 0, self.now_ns())
             };
             self.put_over((dir, name, replaced.as_ref()), record, &mut shown)?;
             Ok(SeatNaming::Named(replaced.and_then(|replaced| replaced.seat_file())))
@@ -167,7 +167,7 @@ impl Session {
     ) -> Result<()> {
         let now_ns = record.ctime_ns;
         // If the replaced file has other names, it loses one; otherwise the second key is a placeholder.
-        let linked = replaced.filter(|replaced| replaced.entry == NameKind::Link);
+        let linked = replaced.filter(|replaced| is_link_here(replaced));
         let link_name = linked.map_or(0, |link| link.id).to_be_bytes();
         let keys = [key(dir.id(), name), key(DirId::LINKS, &link_name)];
         let below = [self.below(dir, &keys[0])?, self.below_to_change(&keys[1], linked.is_none())?];
@@ -239,9 +239,8 @@ mod tests {
         assert_eq!((linked.nlink, linked.mode), (1, 0o640));
         // It comes back over another file, as a plain one.
         session.create(root, b"g", 0o600)?;
-        let other = session.namespace().lookup(root, b"g", false)?.id;
-        assert_eq!(kind_of(session.check_replaceable(root, b"g", &[0])), Kind::Conflict);
-        session.check_replaceable(root, b"g", &[5, other])?;
+        assert_eq!(kind_of(session.check_replaceable(root, b"g", false)), Kind::Exists);
+        session.check_replaceable(root, b"g", true)?;
         let named = session.name_seat_file((root, b"g"), (&file, &moved), (0, false))?;
         assert_eq!(named, SeatNaming::Named(None));
         let back = session.namespace().lookup(root, b"g", false)?;
@@ -293,12 +292,9 @@ mod tests {
     fn directories_are_neither_moved_nor_replaced() -> Result<()> {
         let session = session()?;
         let root = session.root();
-        let dir = session.mkdir(root, b"d", 0o700)?;
+        session.mkdir(root, b"d", 0o700)?;
         assert_eq!(kind_of(session.file_to_move(root, b"d")), Kind::CrossDevice);
-        assert_eq!(
-            kind_of(session.check_replaceable(root, b"d", &[dir.id().0])),
-            Kind::IsADirectory
-        );
+        assert_eq!(kind_of(session.check_replaceable(root, b"d", true)), Kind::IsADirectory);
         Ok(())
     }
 }

@@ -17,6 +17,7 @@ use esker_table::tables::{TableHandle, TableRuns};
 use hashbrown::{HashMap, HashSet};
 
 use crate::inode::{DirId, FileKind, INODE, NameKind, column};
+use crate::stack::layers::dir_of;
 
 /// Names that one worker looks up before it takes more.
 const PORTION: usize = 1024;
@@ -39,6 +40,10 @@ pub(crate) struct DirTree {
     live: HashSet<DirId>,
     /// Number of names in live directories of each file that has several.
     links: HashMap<u128, u32>,
+    /// Number of names among the seat roots of each file that has any.
+    names_at_seat: HashMap<u128, u32>,
+    /// Files with names at other seats than their own.
+    seat_files: HashSet<u128>,
     /// The first name under which each live directory was found.
     dentries: HashMap<DirId, Dentry>,
     /// Further names of directories that were already found.
@@ -51,6 +56,8 @@ pub(crate) struct DirTree {
 enum NamedEntry {
     Directory(Dentry),
     Link(DirId, u128),
+    /// A name of a file at another seat of a live namespace.
+    SeatFile(DirId, u128),
 }
 
 impl DirTree {
@@ -72,16 +79,22 @@ impl DirTree {
 
     fn walk(named: Vec<NamedEntry>) -> Self {
         let mut below: HashMap<DirId, Vec<Dentry>> = HashMap::new();
-        let mut links = Vec::new();
+        let (mut links, mut tree) = (Vec::new(), Self::default());
         for name in named {
             match name {
                 NamedEntry::Directory(dentry) => {
                     below.entry(dentry.parent).or_default().push(dentry)
                 }
+                NamedEntry::Link(DirId::SEAT_ROOTS, file) => {
+                    *tree.names_at_seat.entry(file).or_default() += 1;
+                }
                 NamedEntry::Link(parent, file) => links.push((parent, file)),
+                NamedEntry::SeatFile(parent, file) => {
+                    links.push((parent, file));
+                    tree.seat_files.insert(file);
+                }
             }
         }
-        let mut tree = Self::default();
         // An adopted directory gets a path later, and the mark of one that has its path stays.
         tree.live.extend([DirId::ROOT, DirId::LINKS, DirId::ADOPTED, DirId::SEAT_ROOTS]);
         let seat_roots = below.remove(&DirId::SEAT_ROOTS).unwrap_or_default();
@@ -124,6 +137,16 @@ impl DirTree {
     /// Returns how many names in live directories stand for a file by a link.
     pub(crate) fn names_of(&self, file: u128) -> u32 {
         self.links.get(&file).copied().unwrap_or(0)
+    }
+
+    /// Returns how many names a file has among the seat roots, each for one at another seat.
+    pub(crate) fn names_at_seat(&self, file: u128) -> u32 {
+        self.names_at_seat.get(&file).copied().unwrap_or(0)
+    }
+
+    /// True if a name stands for the file at another seat than its own, whose set the stack may lack.
+    pub(crate) fn is_seat_file(&self, file: u128) -> bool {
+        self.seat_files.contains(&file)
     }
 
     /// Returns the files with several names, and their numbers of names.
@@ -180,12 +203,20 @@ impl DirTree {
 
 /// Adds the keys of a table's directories and links to `out`.
 fn collect_names(handle: &TableHandle, out: &mut Vec<KeyBuffer>) -> Result<()> {
-    visit_names(handle, &mut |key, _| out.push((*key).into()))
+    visit_all_names(handle, &mut |key, _| out.push((*key).into()))
 }
 
 /// Visits the keys of a table's directories and links, each with the identity of the directory or
-/// file.
+/// file. A file among the seat roots has its name in a directory.
 pub(crate) fn visit_names(handle: &TableHandle, visit: &mut dyn FnMut(&Key, u128)) -> Result<()> {
+    visit_all_names(handle, &mut |key, id| {
+        if dir_of(key) != DirId::SEAT_ROOTS {
+            visit(key, id);
+        }
+    })
+}
+
+fn visit_all_names(handle: &TableHandle, visit: &mut dyn FnMut(&Key, u128)) -> Result<()> {
     const DIRECTORY: u64 = NameKind::Is(FileKind::Directory).number();
     const LINK: u64 = NameKind::Link.number();
     let is_name = |entry| [DIRECTORY, LINK].contains(&entry);
@@ -220,6 +251,9 @@ fn resolve(layers: &[&TableRuns], key: &KeyBuffer) -> Result<Option<NamedEntry>>
             Some(NameKind::Is(FileKind::Directory)) => {
                 let (name, id) = (key.string.to_vec(), DirId(id));
                 Some(NamedEntry::Directory(Dentry { parent, name, id }))
+            }
+            Some(NameKind::Link) if row.ints[column::RDEV] != 0 => {
+                Some(NamedEntry::SeatFile(parent, id))
             }
             Some(NameKind::Link) => Some(NamedEntry::Link(parent, id)),
             _ => None,

@@ -232,40 +232,28 @@ impl LayerStack {
     }
 
     /// Gives `inode`, a name of a directory or file that was at another seat of a live namespace when a
-    /// snapshot of it was taken, what that seat has. A directory that it does not have is shown empty:
-    /// its server died while it removed it. A file becomes one with several names.
-    ///
-    /// # Errors
-    /// `Corrupt` for a file that the seat does not have.
+    /// snapshot of it was taken, what the stack has for it: a directory the attributes of that seat's
+    /// record, a file its inode in the links directory, as any file with several names. A directory
+    /// without a record is shown empty: its server died while it removed it.
     #[cold]
     pub(crate) fn show_at_seat(&self, inode: &mut Inode) -> Result<()> {
-        let file = inode.seat_file();
-        let name = file.map_or_else(|| inode.dir_id().seat_root_name(), |file| file.root_name());
+        inode.rdev = 0;
+        if !inode.is_directory() {
+            return Ok(());
+        }
+        let name = inode.dir_id().seat_root_name();
         let key = crate::inode::key(DirId::SEAT_ROOTS, name.as_bytes());
         let wanted = LookupKey { digest: INODE.digest(&key), key };
         let mut row = RowBuffer::default();
-        let mut found = None;
         for base in &self.bases {
             if base.tables.get(&wanted, true, &mut row)? {
-                found = Some(Inode::of_buffer(&row)?);
+                let root = Inode::of_buffer(&row)?;
+                if root.is_directory() {
+                    // The generation belongs to the name.
+                    *inode = Inode { generation: inode.generation, rdev: 0, ..root };
+                }
                 break;
             }
-        }
-        let is_it = |root: &Inode| match file {
-            Some(file) => root.id == file.id && root.seat().is_none() && !root.is_directory(),
-            None => root.is_directory(),
-        };
-        match found.filter(|root| root.entry != NameKind::Tombstone && is_it(root)) {
-            // The generation belongs to the name.
-            Some(root) => *inode = Inode { generation: inode.generation, ..root },
-            None if file.is_none() => inode.rdev = 0,
-            None => {
-                let what = format!("file {name} of another seat is missing; run `esker verify`");
-                return Err(Error::new(Kind::Corrupt, what));
-            }
-        }
-        if inode.is_directory() {
-            inode.rdev = 0;
         }
         Ok(())
     }
@@ -289,10 +277,7 @@ impl LayerStack {
         id: u128,
     ) -> u128 {
         let is_kept = match entry {
-            NameKind::Tombstone
-            | NameKind::Link
-            | NameKind::SeatFile
-            | NameKind::Is(FileKind::Directory) => true,
+            NameKind::Tombstone | NameKind::Link | NameKind::Is(FileKind::Directory) => true,
             NameKind::Is(_) => dir == DirId::LINKS,
         };
         match self.bases.get(layer.0 as usize) {

@@ -114,7 +114,6 @@ impl<'a> EntryView<'a> {
     pub fn inode(&self) -> Result<Inode> {
         let entry = self.block.int(column::ENTRY, self.row);
         let is_elsewhere = entry == NameKind::Link.number()
-            || entry == NameKind::SeatFile.number()
             || entry == DIRECTORY && self.block.int(column::RDEV, self.row) != 0;
         let files = self.namespace.files();
         if !is_elsewhere
@@ -144,7 +143,7 @@ impl<'a> EntryView<'a> {
             namespace.layers().show_branch(self.layer, dir_of(&key), &mut inode);
         }
         loop {
-            if inode.entry == NameKind::Link {
+            if inode.entry == NameKind::Link && inode.seat().is_none() {
                 *inode = namespace.linked(inode.id, true)?;
             }
             let is_file = inode.entry == NameKind::Is(FileKind::File);

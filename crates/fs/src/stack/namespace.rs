@@ -265,7 +265,9 @@ impl Namespace {
             return Err(Error::new(Kind::NotFound, format!("{}: no such file", show(name))));
         };
         match inode.entry {
-            NameKind::Link => inode = self.linked(inode.id, with_strings)?,
+            NameKind::Link if inode.seat().is_none() => {
+                inode = self.linked(inode.id, with_strings)?;
+            }
             NameKind::Is(FileKind::Directory) => self.overlay_times(&mut inode),
             _ => {}
         }

@@ -6,10 +6,10 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use esker_base::{Kind, Result};
-use esker_fs::inode::FileKind;
+use esker_fs::inode::{FileKind, SeatFile};
 use esker_fs::ops::{NewFile, RenameFlags};
 use esker_live::client::{
-    Answer, LiveDir, LiveFile, RENAME_ATTEMPTS, Request, is_absent, take_entries,
+    Answer, FAR_ATTEMPTS, LiveDir, LiveFile, Request, is_absent, take_entries,
 };
 use esker_live::wire::{LiveAttributes, PATH_BYTES_MAX, take_attributes};
 use fuser::{Errno, FileAttr};
@@ -61,20 +61,33 @@ impl LiveState {
         &self,
         dir: &LiveDir,
         name: &[u8],
-        found: LiveAttributes,
+        mut found: LiveAttributes,
     ) -> Result<Option<LiveAttributes>, Errno> {
-        let Some((own, own_name)) = dir.at_own_seat(name, &found) else { return Ok(Some(found)) };
-        let [answer] = self.call_all([Request::attributes(&LiveFile::at(&own, &own_name))])?;
-        let LiveAttributes { seat, seat_file, .. } = found;
-        match answer.and_then(|answer| answer.only(take_attributes)) {
-            Ok(attributes) => Ok(Some(LiveAttributes { seat, seat_file, ..attributes })),
-            // It is being removed.
-            Err(error) if is_absent(error.kind()) => match seat_file {
-                Some(_) => Err(Errno::ENOENT),
-                None => Ok(Some(found)),
-            },
-            Err(error) if error.kind() == Kind::Unavailable => Ok(None),
-            Err(error) => Err(self.errno(&error)),
+        let mut attempts = 0;
+        loop {
+            let Some((own, own_name)) = dir.at_own_seat(name, &found) else {
+                return Ok(Some(found));
+            };
+            let [answer] = self.call_all([Request::attributes(&LiveFile::at(&own, &own_name))])?;
+            let LiveAttributes { seat, seat_file, .. } = found;
+            match answer.and_then(|answer| answer.only(take_attributes)) {
+                Ok(attributes) => {
+                    return Ok(Some(LiveAttributes { seat, seat_file, ..attributes }));
+                }
+                // It is being removed.
+                Err(error) if is_absent(error.kind()) && seat_file.is_none() => {
+                    return Ok(Some(found));
+                }
+                // The name stands for another file since, or what was read ahead is old.
+                Err(error) if is_absent(error.kind()) && attempts < FAR_ATTEMPTS => {
+                    let answer = self.call(Request::lookup(dir, &[name]))?;
+                    found = answer.only(take_attributes).map_err(|error| self.errno(&error))?;
+                }
+                Err(error) if is_absent(error.kind()) => return Err(Errno::ENOENT),
+                Err(error) if error.kind() == Kind::Unavailable => return Ok(None),
+                Err(error) => return Err(self.errno(&error)),
+            }
+            attempts += 1;
         }
     }
 
@@ -156,15 +169,11 @@ impl LiveState {
         let dir = parent.dir();
         let link = Request::link_across(&old.file(), &dir, name).durable();
         let [linked] = self.call_all([link])?;
-        let linked = linked.and_then(|answer| answer.only(take_attributes));
+        let linked = self.attributes_in(linked)?;
         let [found] = self.call_all([Request::lookup(&dir, &[name])])?;
-        let found = found_in(found);
-        let linked = linked.map_err(|error| match (error.kind(), &found) {
-            // Another client has made the name meanwhile.
-            (Kind::Conflict, Some(_)) => Errno::EEXIST,
-            _ => self.errno(&error),
-        })?;
-        let LiveAttributes { seat, seat_file, .. } = found.ok_or(Errno::ESTALE)?;
+        // Another client may have removed the name since.
+        let place = found_in(found).filter(|found| found.id == linked.id);
+        let (seat, seat_file) = place.map_or((None, None), |found| (found.seat, found.seat_file));
         let linked = LiveAttributes { seat, seat_file, ..linked };
         let node = self.intern_made(parent, (name, &linked), losses);
         Ok(self.shown(&node, &linked))
@@ -177,26 +186,35 @@ impl LiveState {
             let unlink = self.change(Request::unlink(&dir, &[name]));
             let [found, done] = self.call_all([Request::lookup(&dir, &[name]), unlink])?;
             self.done(done)?;
-            self.lost_name(&dir, found_in(found));
+            self.lost_name(found_in(found));
             Ok(())
         })
     }
 
-    /// Marks the node of a file that had the attributes in `found` before it lost a name in `dir` to this
-    /// mount, if that was its last one.
-    fn lost_name(&self, dir: &LiveDir, found: Option<LiveAttributes>) {
+    /// Marks the node of a file that had the attributes in `found` before it lost a name to this mount, if
+    /// that was its last one.
+    fn lost_name(&self, found: Option<LiveAttributes>) {
         let Some(found) = found else { return };
         let Some(node) = self.nodes.find(found.id, found.kind) else { return };
         let is_last = match found.seat_file {
             None => found.nlink <= 1,
-            // Its own seat counts its names, that one too until it learns of the removal.
-            Some(_) => match self.at_own_seat(dir, b"", found) {
-                Ok(found) => found.is_some_and(|found| found.nlink <= 1),
-                Err(errno) => i32::from(errno) == i32::from(Errno::ENOENT),
-            },
+            Some(file) => self.has_lost_all_names(&file),
         };
         if is_last {
             node.is_unnamed.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// True if `file`, which has lost a name at another seat, has no other one. Its own seat counts that
+    /// name until it learns of the removal.
+    fn has_lost_all_names(&self, file: &SeatFile) -> bool {
+        let (dir, name) = (LiveDir::seat_roots(file.seat), file.root_name());
+        let by_id = LiveFile { dir: &dir, name: name.as_bytes(), id: file.id };
+        let requests = [Request::lookup(&dir, &[name.as_bytes()]), Request::attributes(&by_id)];
+        let Ok([at_name, at_id]) = self.call_all(requests) else { return false };
+        match (found_in(at_name), found_in(at_id)) {
+            (Some(found), _) => found.nlink <= 1,
+            (None, found) => found.is_none_or(|found| found.nlink == 0),
         }
     }
 
@@ -233,7 +251,7 @@ impl LiveState {
         let id = |found: &Option<LiveAttributes>| found.as_ref().map(|found| found.id);
         let changed = changed_by_rename([&source, &replaced].map(id), [&moved, &other].map(id));
         self.record_changes(&changed, losses);
-        self.lost_name(&new_dir, replaced.filter(|_| flags != RenameFlags::Exchange));
+        self.lost_name(replaced.filter(|_| flags != RenameFlags::Exchange));
         // The old name is there after an exchange.
         self.follow(moved, &new_parent, new_name);
         self.follow(other, &parent, name);
@@ -253,39 +271,24 @@ impl LiveState {
         let (dir, new_dir) = (parent.dir(), new_parent.dir());
         let at_old = || Request::lookup(&dir, &[name]);
         let at_new = || Request::lookup(&new_dir, &[new_name]);
-        let mut attempts = 0;
-        loop {
-            let [replaced] = self.call_all([at_new()])?;
-            let replaced = match replaced.and_then(|answer| answer.only(take_attributes)) {
-                Err(error) if error.kind() == Kind::NotFound => None,
-                Ok(_) if flags == RenameFlags::NoReplace => return Err(Errno::EEXIST),
-                replaced => Some(replaced.map_err(|error| self.errno(&error))?),
-            };
-            let expected = replaced.as_ref().map_or(0, |replaced| replaced.id);
-            let rename = Request::rename_across((&dir, name), (&new_dir, new_name), expected);
-            let losses = self.seats.losses();
-            let [source, renamed] = self.track_change(&[parent.id, new_parent.id], || {
-                self.call_all([at_old(), rename.durable()])
-            })?;
-            attempts += 1;
-            match renamed.and_then(|answer| answer.outcome()) {
-                // Another client has changed the name meanwhile.
-                Err(error) if error.kind() == Kind::Conflict && attempts < RENAME_ATTEMPTS => {
-                    continue;
-                }
-                done => done.map_err(|error| self.errno(&error))?,
-            }
-            let [moved] = self.call_all([at_new()])?;
-            let moved = found_in(moved);
-            let changed = [found_in(source), moved.clone()].into_iter().flatten();
-            let changed: Vec<u128> = changed.map(|found| found.id).collect();
-            self.record_changes(&changed, losses);
-            if moved.as_ref().map(|moved| moved.id) != replaced.as_ref().map(|before| before.id) {
-                self.lost_name(&new_dir, replaced);
-            }
-            self.follow(moved, new_parent, new_name);
-            return Ok(());
+        let losses = self.seats.losses();
+        let [replaced] = self.call_all([at_new()])?;
+        let replaces = flags == RenameFlags::Replace;
+        let rename = Request::rename_across((&dir, name), (&new_dir, new_name), replaces);
+        let [source, renamed] = self.track_change(&[parent.id, new_parent.id], || {
+            self.call_all([at_old(), rename.durable()])
+        })?;
+        self.done(renamed)?;
+        let [moved] = self.call_all([at_new()])?;
+        let (source, replaced, moved) = (found_in(source), found_in(replaced), found_in(moved));
+        let id = |found: &Option<LiveAttributes>| found.as_ref().map(|found| found.id);
+        let changed = changed_by_rename([id(&source), None], [id(&moved), None]);
+        self.record_changes(&changed, losses);
+        if id(&moved) != id(&replaced) {
+            self.lost_name(replaced);
         }
+        self.follow(moved, new_parent, new_name);
+        Ok(())
     }
 
     /// Records that the file `found`, if the kernel knows it, is now `name` in `parent`.

@@ -267,6 +267,12 @@ impl LiveConnection {
         Ok(self.answers.remove(&number).expect("it has arrived"))
     }
 
+    /// True if no server could be reached, and nothing is under way any more.
+    #[cfg(feature = "server")]
+    pub(crate) fn is_broken(&self) -> bool {
+        self.is_unserved
+    }
+
     /// Sends `request` and returns its answer.
     ///
     /// # Errors

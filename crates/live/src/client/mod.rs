@@ -26,4 +26,4 @@ pub use self::connection::{LiveClientOptions, LiveConnection, WaitNotice};
 pub use self::live_dir::{LiveDir, LiveFile, SeatPlace};
 pub use self::pending::Request;
 pub use self::shared_connection::SharedConnection;
-pub use self::tree::{LiveEntry, LivePlace, LiveTree, RENAME_ATTEMPTS, is_absent, take_entries};
+pub use self::tree::{FAR_ATTEMPTS, LiveEntry, LivePlace, LiveTree, is_absent, take_entries};

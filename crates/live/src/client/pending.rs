@@ -247,17 +247,17 @@ impl Request {
         })
     }
 
-    /// A new name, in a directory at another seat, for `old` in `dir`. It replaces the file `expected`
-    /// that a look-up has found there; 0 if it has found none.
+    /// A new name, in a directory at another seat, for `old` in `dir`. It replaces a file that is there
+    /// if `replaces`.
     #[must_use]
     pub fn rename_across(
         (dir, old): (&LiveDir, &[u8]),
         (target, name): (&LiveDir, &[u8]),
-        expected: u128,
+        replaces: bool,
     ) -> Self {
         Self::at_names(Verb::RenameAcross, dir, &[old]).item(|item| {
             item.put_name(old);
-            item.put_target((target, name), expected);
+            item.put_target((target, name), replaces);
         })
     }
 
@@ -266,14 +266,14 @@ impl Request {
     pub fn link_across(old: &LiveFile, target: &LiveDir, name: &[u8]) -> Self {
         Self::at_file(Verb::LinkAcross, old).item(|item| {
             item.put_file(old);
-            item.put_target((target, name), 0);
+            item.put_target((target, name), false);
         })
     }
 
-    fn put_target(&mut self, (dir, name): (&LiveDir, &[u8]), expected: u128) {
+    fn put_target(&mut self, (dir, name): (&LiveDir, &[u8]), replaces: bool) {
         let SeatPlace { seat, top, path } = dir.part_of(name).place;
         let (path, name) = (path.to_vec(), name.to_vec());
-        let target = MoveTarget { seat, dir: dir.id, top, path, name, expected };
+        let target = MoveTarget { seat, dir: dir.id, top, path, name, replaces };
         self.check_bounds(&target);
         target.put(&mut self.payload);
     }

@@ -39,6 +39,11 @@ impl SeatWalk {
         Self { seat: 0, top: DirId::ROOT, canonical, rest, crossings: 0 }
     }
 
+    /// True if the path has led to a file at another seat than its name.
+    pub fn is_at_file(&self) -> bool {
+        self.top == DirId::SEAT_ROOTS
+    }
+
     /// The next request.
     pub fn request(&self, follow: FollowLinks) -> Request {
         let place = SeatPlace { seat: self.seat, top: self.top, path: Arc::from(&self.rest[..]) };

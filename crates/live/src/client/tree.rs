@@ -21,8 +21,8 @@ use crate::wire::{
 
 /// Entries of one request of a listing.
 pub(super) const LIST_ENTRIES: usize = 4096;
-/// Attempts to rename a file to a name at another seat that others change meanwhile.
-pub const RENAME_ATTEMPTS: u32 = 16;
+/// Attempts to reach a file at another seat than its name, which others replace meanwhile.
+pub const FAR_ATTEMPTS: u32 = 32;
 
 /// An entry of a directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -111,10 +111,18 @@ impl LiveTree {
     /// # Errors
     /// `NotFound`, `NotADirectory`, `Denied`, `Loop`, `TooLarge`.
     pub fn resolve(&mut self, path: &[u8], follow: FollowLinks) -> Result<LivePlace> {
-        let mut walk = SeatWalk::new(path);
+        let (mut walk, mut attempts) = (SeatWalk::new(path), 0);
         loop {
-            let answer = self.call(walk.request(follow))?;
-            if let Some(place) = walk.take(answer.only(SeatPath::take)?)? {
+            let answer = self.call(walk.request(follow))?.only(SeatPath::take);
+            if walk.is_at_file()
+                && answer.as_ref().is_err_and(|error| is_absent(error.kind()))
+                && attempts < FAR_ATTEMPTS
+            {
+                // The name stands for another file since.
+                (walk, attempts) = (SeatWalk::new(path), attempts + 1);
+                continue;
+            }
+            if let Some(place) = walk.take(answer?)? {
                 return Ok(place);
             }
         }
@@ -221,24 +229,10 @@ impl LiveTree {
         if old.0.seat_of(old.1) == new.0.seat_of(new.1) {
             return self.change(Request::rename(old, new, RenameFlags::Replace));
         }
-        let mut attempts = 0;
-        loop {
-            let replaced = self.call(Request::lookup(new.0, &[new.1]))?.only(take_attributes);
-            let expected = match replaced {
-                Err(error) if error.kind() == Kind::NotFound => 0,
-                replaced => replaced?.id,
-            };
-            attempts += 1;
-            match self.change(Request::rename_across(old, new, expected)) {
-                // Another client has changed the name meanwhile.
-                Err(error) if error.kind() == Kind::Conflict && attempts < RENAME_ATTEMPTS => {}
-                done => return done,
-            }
-        }
+        self.change(Request::rename_across(old, new, true))
     }
 
-    /// Gives the file `old`, which has an identity or is at its own seat, the further name `name` in
-    /// `dir`. Cost: a round trip; three between seats, and some syncs.
+    /// Gives the file `old`, at its own seat, the further name `name` in `dir`. Cost: a round trip; three between seats, and some syncs.
     ///
     /// # Errors
     /// As `Session::link` of `esker-fs`; `CrossDevice` for anything but a regular file in a directory
@@ -247,14 +241,7 @@ impl LiveTree {
         if old.dir.seat_of(old.name) == dir.seat_of(name) {
             return self.call(Request::link(old, dir, name))?.only(take_attributes);
         }
-        let linked = self.call(Request::link_across(old, dir, name))?.only(take_attributes);
-        match linked {
-            Err(error) if error.kind() == Kind::Conflict && self.lookup(dir, name).is_ok() => {
-                let what = format!("{}: file exists", String::from_utf8_lossy(name));
-                Err(Error::new(Kind::Exists, what))
-            }
-            linked => linked,
-        }
+        self.call(Request::link_across(old, dir, name))?.only(take_attributes)
     }
 
     /// Returns the attributes of `name`. Cost: a round trip; another one for a directory or file at
@@ -419,14 +406,17 @@ impl LiveTree {
         (dir, name): (&LiveDir, &[u8]),
         mut call: impl FnMut(&mut Self, &LiveDir, &[u8]) -> Result<T>,
     ) -> Result<T> {
-        let here = call(self, dir, name);
-        if here.as_ref().is_err_and(|error| error.kind() == Kind::Conflict) && !name.is_empty() {
-            let found = self.call(Request::lookup(dir, &[name]))?.only(take_attributes)?;
-            if let Some((own, own_name)) =
-                dir.at_own_seat(name, &found).filter(|_| found.seat_file.is_some())
-            {
-                return call(self, &own, &own_name);
+        let mut here = call(self, dir, name);
+        for _ in 0..FAR_ATTEMPTS {
+            let is_far = here.as_ref().is_err_and(|error| is_absent(error.kind()));
+            if !is_far || name.is_empty() {
+                break;
             }
+            let found = self.call(Request::lookup(dir, &[name]))?.only(take_attributes)?;
+            let far = dir.at_own_seat(name, &found).filter(|_| found.seat_file.is_some());
+            let Some((own, own_name)) = far else { break };
+            // Replaced since, if it is not there.
+            here = call(self, &own, &own_name);
         }
         here
     }

@@ -203,8 +203,11 @@ impl<'a> ClientSession<'a> {
                 }
             }
             if header.verb.is_change() && batch.is_none() {
-                batch = self.begin_batch();
-                if batch.is_none() && is_step_of_move(&header, payload) {
+                let is_of_move = is_step_of_move(&header, payload)
+                    && self.check_is_of_owner("move files between seats").is_ok();
+                let is_release = is_of_move && header.verb == Verb::Unlink;
+                batch = self.begin_batch(is_release);
+                if batch.is_none() && is_of_move {
                     // The server that asks may have to end this before it can be frozen itself.
                     refuse_items(&header, &busy(), out);
                     outcome.consumed += consumed;
@@ -243,8 +246,8 @@ impl<'a> ClientSession<'a> {
                 self.read(&header, payload, out)
             };
             outcome.awaits_commit |= self.shows_unsynced.take();
-            if header.verb == Verb::RenameAcross || header.verb == Verb::LinkAcross {
-                // A freeze may have waited for this change, and only for this one.
+            if served.seats().has_others() && served.freeze().is_frozen(served.clock()) {
+                // It may have waited for this change, and only for this one.
                 self.finish(batch.take())?;
             }
             if let Err(why) = done {
@@ -258,13 +261,14 @@ impl<'a> ClientSession<'a> {
         Ok(outcome)
     }
 
-    /// Takes the lock under which changes are carried out; `None` while they have to wait.
-    fn begin_batch(&self) -> Option<ChangeBatch<'a>> {
+    /// Takes the lock under which changes are carried out; `None` while they have to wait. A freeze waits
+    /// for moves that have begun, and for releases of files (`is_release`).
+    fn begin_batch(&self, is_release: bool) -> Option<ChangeBatch<'a>> {
         let clients = self.served.clients().lock();
         // After the lock: who freezes takes it once, so no change is under way from then on.
         let is_frozen = self.served.freeze().is_frozen(self.served.clock());
-        // A freeze waits for moves that have begun.
-        (!is_frozen || self.is_moving()).then_some(ChangeBatch { clients, lacks_record: false })
+        (!is_frozen || is_release || self.is_moving())
+            .then_some(ChangeBatch { clients, lacks_record: false })
     }
 
     /// Records the changes of a batch that carried no record, and lets the changes of other

@@ -16,6 +16,7 @@ mod carry_out;
 mod client_files;
 mod client_window;
 mod connection;
+mod done_moves;
 mod freeze;
 mod group_commit;
 mod handshake;
@@ -50,6 +51,7 @@ use esker_fs::session::hold::HolderState;
 use esker_table::manifest::Manifest;
 use tokio::runtime::Runtime;
 
+use self::done_moves::DoneMoves;
 use self::group_commit::{GroupCommit, LEASE};
 pub use self::metrics::ServerCounters;
 use self::metrics::ServerMetrics;
@@ -172,7 +174,8 @@ impl LiveServer {
         // No other server came between.
         let follows_orderly_end = is_released && Some(epoch) == manifest.epoch.checked_add(1);
         let open_files = OpenFileLimits::new(rustix::process::geteuid().as_raw());
-        let clients = read_clients(&session, &*clock, &open_files)?;
+        let done_moves = DoneMoves::default();
+        let clients = read_clients(&session, &*clock, (&open_files, &done_moves))?;
         let metrics = ServerMetrics::default();
         let (commit, commit_thread) = GroupCommit::start(
             session.acting_as(session.namespace().identity().clone()),
@@ -181,7 +184,7 @@ impl LiveServer {
         )?;
         let secret = (options.secret.clone(), options.secret_file.clone());
         let own = (seat, live.seats.len());
-        let seats = OtherSeats::new(repository.store().clone(), name, own, secret);
+        let seats = OtherSeats::new(repository.store().clone(), name, own, (secret, done_moves));
         let shown = (session, clients, open_files);
         let served = ServedNamespace::new(
             shown,

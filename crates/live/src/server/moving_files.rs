@@ -14,17 +14,23 @@ use std::time::{Duration, Instant};
 use esker_base::{Error, Kind, Result};
 use esker_fs::inode::{DirId, SeatFile};
 use esker_fs::stack::identity::Identity;
-use hashbrown::HashSet;
+use hashbrown::{HashMap, HashSet};
 use parking_lot::{Condvar, Mutex};
 use tokio::runtime::Runtime;
 use tokio::sync::Notify;
 use tokio::task::block_in_place;
 
+use super::other_seats::CallUnderWay;
 use super::served_namespace::ServedNamespace;
 use crate::client::{LiveDir, Request};
+use crate::wire::NamingOutcome;
 
 /// Time after which files whose seat did not answer are tried again.
 const RELEASE_INTERVAL: Duration = Duration::from_millis(500);
+/// Time after the loss of a name for which it is kept among the seat roots.
+const RELEASE_DELAY: Duration = Duration::from_millis(20);
+/// Moves without an answer that are remembered, at most.
+const UNFINISHED_MAX: usize = 10_000;
 /// Files of one request.
 const RELEASED_TOGETHER: usize = 1024;
 
@@ -36,8 +42,22 @@ type Name = (DirId, Box<[u8]>);
 pub(super) struct MovingFiles {
     names: Mutex<HashSet<Name>>,
     ended: Condvar,
-    unnamed: Mutex<Vec<SeatFile>>,
+    released: Mutex<ReleasedFiles>,
+    released_all: Condvar,
     lost_name: Notify,
+    /// Told when a freeze waits for all releases.
+    hurry: Notify,
+    /// Names whose move got no answer, and the files that they stood for: these may have both names.
+    unfinished: Mutex<HashMap<Name, u128>>,
+}
+
+#[derive(Debug, Default)]
+struct ReleasedFiles {
+    waiting: Vec<SeatFile>,
+    /// Moves without an answer: without one their files have no other name.
+    unanswered: Vec<(CallUnderWay, SeatFile)>,
+    /// True while some are being released.
+    is_busy: bool,
 }
 
 impl MovingFiles {
@@ -63,78 +83,181 @@ impl MovingFiles {
         !names.is_empty() && names.contains(&(dir, name.into()))
     }
 
-    /// Returns once no file is being moved.
+    /// Returns once no file is being moved, and all that lost names are released.
     ///
     /// # Errors
     /// `Unavailable` after `patience`: a server does not answer.
     pub fn wait_for_end(&self, patience: Duration) -> Result<()> {
         let until = Instant::now() + patience;
+        let late = || {
+            let what =
+                "files are being moved to or from a seat whose server does not answer; try again";
+            Error::new(Kind::Unavailable, what)
+        };
         let mut names = self.names.lock();
         while !names.is_empty() {
             if self.ended.wait_until(&mut names, until).timed_out() {
-                let what = "a file is being moved to a server that does not answer";
-                return Err(Error::new(Kind::Unavailable, what));
+                return Err(late());
+            }
+        }
+        drop(names);
+        let mut released = self.released.lock();
+        while released.is_busy || !released.waiting.is_empty() {
+            self.hurry.notify_one();
+            if self.released_all.wait_until(&mut released, until).timed_out() {
+                return Err(late());
             }
         }
         Ok(())
     }
 
-    /// Records that `file` lost a name at this seat, or got none.
+    /// Records that `file` lost a name at this seat.
     pub fn release(&self, file: SeatFile) {
-        self.unnamed.lock().push(file);
+        self.released.lock().waiting.push(file);
         self.lost_name.notify_one();
+    }
+
+    /// Records that `file` got no name at another seat.
+    pub fn release_unnamed(&self, file: SeatFile) {
+        self.release(file);
+        self.hurry.notify_one();
+    }
+
+    /// Records that `file` gets its name by `call`, or has to be released.
+    pub fn await_answer(&self, call: CallUnderWay, file: SeatFile) {
+        self.released.lock().unanswered.push((call, file));
+        self.lost_name.notify_one();
+    }
+
+    /// Records that the file `id` may have another name besides `name`, by a move without an answer.
+    pub fn set_unfinished(&self, (dir, name): (DirId, &[u8]), id: u128) {
+        let mut unfinished = self.unfinished.lock();
+        if unfinished.len() >= UNFINISHED_MAX {
+            unfinished.clear();
+        }
+        unfinished.insert((dir, name.into()), id);
+    }
+
+    /// True if the file `id` may have another name besides `name`, by a move without an answer.
+    pub fn is_unfinished(&self, (dir, name): (DirId, &[u8]), id: u128) -> bool {
+        let unfinished = self.unfinished.lock();
+        !unfinished.is_empty() && unfinished.get(&(dir, name.into())) == Some(&id)
+    }
+
+    /// Forgets a move without an answer.
+    pub fn forget_unfinished(&self, (dir, name): (DirId, &[u8])) {
+        let mut unfinished = self.unfinished.lock();
+        if !unfinished.is_empty() {
+            unfinished.remove(&(dir, name.into()));
+        }
+    }
+
+    /// Begins to release what waits for it.
+    fn begin_release(&self) -> (Vec<SeatFile>, Vec<(CallUnderWay, SeatFile)>) {
+        let mut released = self.released.lock();
+        released.is_busy = true;
+        (std::mem::take(&mut released.waiting), std::mem::take(&mut released.unanswered))
+    }
+
+    /// Ends a release, of which `files` and `unanswered` are left.
+    fn end_release(&self, files: Vec<SeatFile>, unanswered: Vec<(CallUnderWay, SeatFile)>) {
+        let mut released = self.released.lock();
+        released.waiting.extend(files);
+        released.unanswered.extend(unanswered);
+        released.is_busy = false;
+        self.released_all.notify_all();
     }
 }
 
 /// Removes the names among the seat roots of files that lost their names here, until the server ends.
 pub(super) fn release_files_later(runtime: &Runtime, served: Arc<ServedNamespace>) {
     runtime.spawn(async move {
+        let mut is_left = false;
         loop {
             let moving = served.seats().moving();
-            moving.lost_name.notified().await;
-            let unnamed = std::mem::take(&mut *moving.unnamed.lock());
+            match is_left {
+                true => tokio::time::sleep(RELEASE_INTERVAL).await,
+                false => {
+                    moving.lost_name.notified().await;
+                    // Whoever has just found the name may still reach the file.
+                    let _ = tokio::time::timeout(RELEASE_DELAY, moving.hurry.notified()).await;
+                }
+            }
+            let (files, unanswered) = moving.begin_release();
             // The names here must not come back after a crash.
             if served.commit().wait(served.commit().demand()).await.is_err() {
                 return;
             }
-            let left = block_in_place(|| release_files(&served, unnamed));
-            if !left.is_empty() {
-                tokio::time::sleep(RELEASE_INTERVAL).await;
-                left.into_iter().for_each(|file| served.seats().moving().release(file));
-            }
+            let (files, unanswered) = block_in_place(|| {
+                let (given_up, unanswered) = take_answers(unanswered);
+                let files = files.into_iter().chain(given_up).collect();
+                (release_files(&served, files), unanswered)
+            });
+            is_left = !files.is_empty() || !unanswered.is_empty();
+            served.seats().moving().end_release(files, unanswered);
         }
     });
 }
 
-/// Removes the names of `files` among the seat roots; returns the files whose seats do not answer.
+/// Takes the answers that have arrived. Returns the files that got no name, and the calls without an
+/// answer.
+fn take_answers(
+    unanswered: Vec<(CallUnderWay, SeatFile)>,
+) -> (Vec<SeatFile>, Vec<(CallUnderWay, SeatFile)>) {
+    let (mut unnamed, mut left) = (Vec::new(), Vec::new());
+    for (call, file) in unanswered {
+        match call.wait(Duration::ZERO) {
+            Ok(Ok(answer)) => {
+                if !matches!(answer.only(NamingOutcome::take), Ok(NamingOutcome::Named)) {
+                    unnamed.push(file);
+                }
+            }
+            Ok(Err(call)) => left.push((call, file)),
+            // Whether it got its name stays unknown, so the one among the seat roots stays, too.
+            Err(_) => {}
+        }
+    }
+    (unnamed, left)
+}
+
+/// Removes the names of `files` among the seat roots; returns those that are left.
 fn release_files(served: &ServedNamespace, files: Vec<SeatFile>) -> Vec<SeatFile> {
     let mut by_seat: BTreeMap<u16, Vec<SeatFile>> = BTreeMap::new();
     files.into_iter().for_each(|file| by_seat.entry(file.seat).or_default().push(file));
-    let mut left = Vec::new();
-    for (seat, files) in by_seat {
-        for files in files.chunks(RELEASED_TOGETHER) {
-            if !release_at(served, seat, files) {
-                left.extend_from_slice(files);
-            }
-        }
-    }
-    left
+    // At once: one that does not answer takes some seconds.
+    std::thread::scope(|scope| {
+        let release = |(seat, files): (u16, Vec<SeatFile>)| {
+            scope.spawn(move || {
+                let chunks = files.chunks(RELEASED_TOGETHER);
+                chunks.flat_map(|files| release_at(served, seat, files)).collect::<Vec<_>>()
+            })
+        };
+        let releases: Vec<_> = by_seat.into_iter().map(release).collect();
+        let left = releases.into_iter();
+        left.flat_map(|release| release.join().expect("a release does not panic")).collect()
+    })
 }
 
-/// As [`release_files`], for files of one seat; false if that has to be tried again.
-fn release_at(served: &ServedNamespace, seat: u16, files: &[SeatFile]) -> bool {
-    if seat != served.seat() {
+/// As [`release_files`], for files of one seat.
+fn release_at(served: &ServedNamespace, seat: u16, files: &[SeatFile]) -> Vec<SeatFile> {
+    let outcomes = if seat == served.seat() {
+        let _clients = served.clients().lock();
+        let superuser = served.session_of(Identity::root());
+        files.iter().map(|file| superuser.unname_among_seat_roots(file)).collect()
+    } else {
         let names: Vec<String> = files.iter().map(SeatFile::root_name).collect();
         let names: Vec<&[u8]> = names.iter().map(String::as_bytes).collect();
         let unlink = Request::unlink(&LiveDir::seat_roots(seat), &names);
-        return served.seats().call(seat, vec![unlink]).into_iter().all(|answer| answer.is_ok());
-    }
-    let _clients = served.clients().lock();
-    if served.freeze().is_frozen(served.clock()) {
-        return false;
-    }
-    let superuser = served.session_of(Identity::root());
-    files.iter().all(|file| superuser.unname_among_seat_roots(file).is_ok())
+        let answer = served.seats().call_for_move(seat, vec![unlink]).pop();
+        let answer = answer.and_then(Result::ok).map(|answer| answer.outcomes());
+        answer.and_then(Result::ok).unwrap_or_default()
+    };
+    let is_gone = |outcome: Option<&Result<()>>| match outcome {
+        Some(Err(error)) => error.kind() == Kind::NotFound,
+        outcome => outcome.is_some(),
+    };
+    let kept = files.iter().enumerate().filter(|(index, _)| !is_gone(outcomes.get(*index)));
+    kept.map(|(_, file)| *file).collect()
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use esker_base::store::SharedStore;
 use esker_base::{Clock, Error, Kind, Random, Result};
@@ -15,9 +15,10 @@ use esker_fs::inode::DirId;
 use esker_fs::names::live_namespace::LiveNamespace;
 use esker_fs::stack::identity::Identity;
 use hashbrown::{HashMap, HashSet};
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use tokio::task::block_in_place;
 
+use super::done_moves::DoneMoves;
 use super::moving_files::MovingFiles;
 use super::seat_placement::SeatPlacement;
 use crate::client::{Answer, LiveClientOptions, LiveConnection, Request};
@@ -27,8 +28,8 @@ use crate::proof::UserSecret;
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Time for which a server asks another one how many entries it has.
 const ENTRIES_PATIENCE: Duration = Duration::from_millis(300);
-/// Connections to a seat that are kept for later, at most.
-const KEPT_CONNECTIONS: usize = 16;
+/// Connections of one kind to a seat, at most.
+const CONNECTIONS_MAX: usize = 8;
 /// Connections that wait for other seats at once, at most, and those of one user: each takes a
 /// thread.
 const WAITING_MAX: usize = 128;
@@ -42,15 +43,17 @@ pub(super) struct OtherSeats {
     own: u16,
     /// The secret of the server's user, and a file that may have it.
     secret: (Option<UserSecret>, Option<PathBuf>),
-    /// Connections by seat. None waits for another: a change may wait for the end of a snapshot, and that
-    /// for other changes.
+    /// Connections by seat for changes, which may wait for the end of a snapshot.
     changes: Vec<SeatConnections>,
+    /// Connections for the steps of moves of files, none of which waits for the end of a snapshot.
+    moves: Vec<SeatConnections>,
     /// Connections for snapshots. What one holds up ends with it.
     snapshots: Vec<SeatConnections>,
     /// Connections for questions, which wait for less long.
     questions: Vec<SeatConnections>,
     placement: SeatPlacement,
     moving: MovingFiles,
+    done_moves: DoneMoves,
     /// Directories at other seats that are being removed.
     closing: Mutex<HashSet<DirId>>,
     /// Parts of spread directories at this seat in which no name is made, and until when.
@@ -84,8 +87,83 @@ impl Drop for SeatWait<'_> {
     }
 }
 
-/// Connections to a seat that are not in use. They are made when they are needed.
-type SeatConnections = Mutex<Vec<LiveConnection>>;
+/// Connections to a seat, made when they are needed.
+#[derive(Debug, Default)]
+struct SeatConnections {
+    unused: Mutex<UnusedConnections>,
+    returned: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct UnusedConnections {
+    connections: Vec<LiveConnection>,
+    /// Number of those in use.
+    used: usize,
+}
+
+/// A use of one of the connections to a seat.
+struct ConnectionUse<'a>(&'a SeatConnections);
+
+impl SeatConnections {
+    /// Takes a connection, or `None` for the use of a new one, once fewer than [`CONNECTIONS_MAX`] are in
+    /// use; nothing after `patience`.
+    fn take(&self, patience: Duration) -> Option<(ConnectionUse<'_>, Option<LiveConnection>)> {
+        let until = Instant::now() + patience;
+        let mut unused = self.unused.lock();
+        while unused.used >= CONNECTIONS_MAX {
+            if self.returned.wait_until(&mut unused, until).timed_out() {
+                return None;
+            }
+        }
+        unused.used += 1;
+        Some((ConnectionUse(self), unused.connections.pop()))
+    }
+}
+
+impl ConnectionUse<'_> {
+    /// Keeps the connection for later uses.
+    fn keep(self, connection: LiveConnection) {
+        self.0.unused.lock().connections.push(connection);
+    }
+}
+
+impl Drop for ConnectionUse<'_> {
+    fn drop(&mut self) {
+        self.0.unused.lock().used -= 1;
+        self.0.returned.notify_one();
+    }
+}
+
+/// A request to another seat that has no answer.
+pub(super) struct UnansweredCall {
+    /// Why.
+    pub error: Error,
+    /// The request, if it may be carried out yet.
+    pub under_way: Option<CallUnderWay>,
+}
+
+/// A request to another seat whose answer is awaited.
+#[derive(Debug)]
+pub(super) struct CallUnderWay {
+    connection: LiveConnection,
+    number: u64,
+}
+
+impl CallUnderWay {
+    /// Waits for the answer for as long as `patience`; returns the request again without one.
+    ///
+    /// # Errors
+    /// If it never gets one.
+    pub fn wait(mut self, patience: Duration) -> Result<Result<Answer, Self>> {
+        match self.connection.wait_within(self.number, patience) {
+            Ok(answer) => Ok(Ok(answer?)),
+            Err(error) if error.kind() == Kind::Unavailable && !self.connection.is_broken() => {
+                Ok(Err(self))
+            }
+            Err(error) => Err(error),
+        }
+    }
+}
 
 impl OtherSeats {
     /// The seats of the live namespace `name`, which has `seats`, from the server of `own`, whose user
@@ -94,16 +172,19 @@ impl OtherSeats {
         store: SharedStore,
         name: &str,
         (own, seats): (u16, usize),
-        secret: (Option<UserSecret>, Option<PathBuf>),
+        (secret, done_moves): ((Option<UserSecret>, Option<PathBuf>), DoneMoves),
     ) -> Self {
+        let connections = || (0..seats).map(|_| SeatConnections::default()).collect();
         Self {
             store,
             name: name.to_owned(),
             own,
             secret,
-            changes: (0..seats).map(|_| Mutex::default()).collect(),
-            snapshots: (0..seats).map(|_| Mutex::default()).collect(),
-            questions: (0..seats).map(|_| Mutex::default()).collect(),
+            changes: connections(),
+            moves: connections(),
+            snapshots: connections(),
+            questions: connections(),
+            done_moves,
             placement: SeatPlacement::new(own, seats),
             moving: MovingFiles::default(),
             closing: Mutex::default(),
@@ -168,6 +249,11 @@ impl OtherSeats {
     /// Files that are being moved from this seat, and files of other seats that lost names here.
     pub fn moving(&self) -> &MovingFiles {
         &self.moving
+    }
+
+    /// The requests of clients of other seats for which this seat has named files.
+    pub fn done_moves(&self) -> &DoneMoves {
+        &self.done_moves
     }
 
     /// True if there are any.
@@ -257,6 +343,32 @@ impl OtherSeats {
         self.call_by((&self.snapshots, PATIENCE), seat, requests).into_iter().collect()
     }
 
+    /// Sends `request`, a step of the move of a file, to the server of `seat`, and returns its answer.
+    ///
+    /// # Errors
+    /// Without an answer after some seconds.
+    pub fn call_to_end(&self, seat: u16, request: Request) -> Result<Answer, UnansweredCall> {
+        let not_sent = |error| UnansweredCall { error, under_way: None };
+        let (used, mut connection) =
+            self.connection(&self.moves, seat, PATIENCE).map_err(not_sent)?;
+        let number = connection.submit(request.for_seat(seat)).map_err(not_sent)?;
+        match connection.wait_within(number, PATIENCE) {
+            Ok(answer) => {
+                used.keep(connection);
+                answer.map_err(not_sent)
+            }
+            Err(error) => {
+                let under_way = Some(CallUnderWay { connection, number });
+                Err(UnansweredCall { error, under_way })
+            }
+        }
+    }
+
+    /// Like [`OtherSeats::call`], for other steps of moves.
+    pub fn call_for_move(&self, seat: u16, requests: Vec<Request>) -> Vec<Result<Answer>> {
+        self.call_by((&self.moves, PATIENCE), seat, requests)
+    }
+
     fn call_by(
         &self,
         connections: (&[SeatConnections], Duration),
@@ -281,16 +393,7 @@ impl OtherSeats {
         requests: Vec<Request>,
         answers: &mut Vec<Result<Answer>>,
     ) -> Result<()> {
-        let kept = connections.get(usize::from(seat)).filter(|_| seat != self.own);
-        let kept = kept.ok_or_else(|| {
-            Error::new(Kind::Corrupt, format!("a directory at seat {seat} of {}", self.name))
-        })?;
-        let unused = kept.lock().pop();
-        // One that fails stays out of use.
-        let mut connection = match unused {
-            Some(connection) => connection,
-            None => self.connect(seat, patience)?,
-        };
+        let (used, mut connection) = self.connection(connections, seat, patience)?;
         let mut numbers = Vec::with_capacity(requests.len());
         for request in requests {
             numbers.push(connection.submit(request.for_seat(seat))?);
@@ -298,13 +401,29 @@ impl OtherSeats {
         for number in numbers {
             answers.push(connection.wait_within(number, patience)?);
         }
-        let mut kept = kept.lock();
-        if kept.len() < KEPT_CONNECTIONS {
-            kept.push(connection);
-            return Ok(());
+        used.keep(connection);
+        Ok(())
+    }
+
+    /// A connection to the server of `seat`. One whose request fails stays out of use.
+    fn connection<'a>(
+        &self,
+        connections: &'a [SeatConnections],
+        seat: u16,
+        patience: Duration,
+    ) -> Result<(ConnectionUse<'a>, LiveConnection)> {
+        let to_seat = connections.get(usize::from(seat)).filter(|_| seat != self.own);
+        let to_seat = to_seat.ok_or_else(|| {
+            Error::new(Kind::Corrupt, format!("a directory at seat {seat} of {}", self.name))
+        })?;
+        let (used, unused) = to_seat.take(patience).ok_or_else(|| {
+            let what = format!("the server of seat {seat} of {} does not answer", self.name);
+            Error::new(Kind::Unavailable, what)
+        })?;
+        match unused {
+            Some(connection) => Ok((used, connection)),
+            None => Ok((used, self.connect(seat, patience)?)),
         }
-        drop(kept);
-        connection.close()
     }
 
     fn connect(&self, seat: u16, patience: Duration) -> Result<LiveConnection> {

@@ -16,6 +16,7 @@ use super::LiveServerOptions;
 use super::admission::ConnectionAdmission;
 use super::client_files::ClientFiles;
 use super::client_window::ClientWindow;
+use super::done_moves::DoneMoves;
 use super::freeze::Freeze;
 use super::group_commit::GroupCommit;
 use super::metrics::{NamespaceGauges, ServerCounters, ServerMetrics};
@@ -67,19 +68,22 @@ pub(super) struct ServedNamespace {
     metrics: ServerMetrics,
 }
 
-/// Reads the clients of earlier servers from the records in `session`. The files that they open
-/// count within `open_files`.
+/// Reads the clients of earlier servers from the records in `session`, and into `done_moves` the requests
+/// of clients of other seats. The files that they open count within `open_files`.
 ///
 /// # Errors
 /// `Corrupt` for records that no server wrote; errors of the store.
 pub(super) fn read_clients(
     session: &Session,
     clock: &dyn Clock,
-    open_files: &Arc<OpenFileLimits>,
+    (open_files, done_moves): (&Arc<OpenFileLimits>, &DoneMoves),
 ) -> Result<KnownClients> {
     let left_ns = clock.monotonic_ns();
     let mut clients = KnownClients::new();
     for record in session.requests()? {
+        if done_moves.read(&record, clock)? {
+            continue;
+        }
         let window = ClientWindow::of_record(&record)?;
         clients.insert(
             record.client,

@@ -36,7 +36,7 @@ pub struct LiveAttributes {
     pub seat_file: Option<SeatFile>,
 }
 
-/// Appends the attributes of `inode`, which is neither a tombstone nor a link.
+/// Appends the attributes of `inode`, which is neither a tombstone nor a link at its own seat.
 pub fn put_attributes(out: &mut Vec<u8>, inode: &Inode) {
     out.push(u8::try_from(inode.entry.number()).expect("kinds of names are few"));
     out.extend_from_slice(&inode.id.to_le_bytes());
@@ -63,7 +63,7 @@ pub fn take_attributes(input: &mut WireInput) -> Result<LiveAttributes, WireDama
     let entry = NameKind::of_number(u64::from(code));
     let kind = match entry {
         Some(NameKind::Is(kind)) => kind,
-        Some(NameKind::SeatFile) => FileKind::File,
+        Some(NameKind::Link) => FileKind::File,
         _ => return Err(input.damage("a kind of file")),
     };
     let id = input.u128()?;
@@ -74,7 +74,7 @@ pub fn take_attributes(input: &mut WireInput) -> Result<LiveAttributes, WireDama
     let (mode, uid, gid, nlink) = (small()?, small()?, small()?, small()?);
     let (mut rdev, size) = (input.varint()?, input.varint()?);
     let (mut seat, mut seat_file) = (None, None);
-    if entry == Some(NameKind::SeatFile) {
+    if entry == Some(NameKind::Link) {
         let file = SeatFile::of_device(id, rdev).ok_or_else(|| input.damage("a seat"))?;
         (rdev, seat, seat_file) = (0, Some(file.seat), Some(file));
     }

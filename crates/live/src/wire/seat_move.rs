@@ -21,18 +21,18 @@ pub struct MoveTarget {
     pub path: Vec<u8>,
     /// The name.
     pub name: Vec<u8>,
-    /// The identity of the file that the client has found there, which the other one replaces; 0 if it
-    /// has found none.
-    pub expected: u128,
+    /// True if the file replaces another one that is there.
+    pub replaces: bool,
 }
 
 impl MoveTarget {
     /// Appends it.
     pub fn put(&self, out: &mut Vec<u8>) {
         put_varint(out, self.seat.into());
-        for id in [self.dir.0, self.top.0, self.expected] {
-            out.extend_from_slice(&id.to_le_bytes());
+        for id in [self.dir, self.top] {
+            out.extend_from_slice(&id.0.to_le_bytes());
         }
+        out.push(u8::from(self.replaces));
         put_bytes(out, &self.path);
         put_bytes(out, &self.name);
     }
@@ -43,10 +43,11 @@ impl MoveTarget {
     /// Damage if the bytes are none.
     pub fn take(input: &mut WireInput) -> Result<Self, WireDamage> {
         let seat = u16::try_from(input.varint()?).map_err(|_| input.damage("a seat"))?;
-        let (dir, top, expected) = (DirId(input.u128()?), DirId(input.u128()?), input.u128()?);
+        let (dir, top) = (DirId(input.u128()?), DirId(input.u128()?));
+        let replaces = input.u8()? != 0;
         let path = input.bytes(PATH_BYTES_MAX, "a path")?.to_vec();
         let name = input.bytes(NAME_BYTES_MAX, "a name")?.to_vec();
-        Ok(Self { seat, dir, top, path, name, expected })
+        Ok(Self { seat, dir, top, path, name, replaces })
     }
 }
 
@@ -61,8 +62,39 @@ pub struct SeatFileNaming {
     pub file: SeatFile,
     /// Permission bits, owner, group and size of the file.
     pub attributes: (u32, u32, u32, u64),
-    /// True if the name may be there from an earlier attempt: then it is replaced.
-    pub is_repeated: bool,
+    /// True if the name may be there from an earlier attempt: then another name of the same file is
+    /// replaced.
+    pub replaces_same: bool,
+    /// The request that asks for it: its client, its number, and the number below which the client has
+    /// all answers.
+    pub request: (u64, u64, u64),
+}
+
+/// What has become of a [`SeatFileNaming`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum NamingOutcome {
+    /// The name stands for the file, by the name among the seat roots that was given.
+    Named = 0,
+    /// The name is one of the same file already.
+    SameFile = 1,
+    /// The request was carried out before.
+    DoneBefore = 2,
+}
+
+impl NamingOutcome {
+    /// Reads one.
+    ///
+    /// # Errors
+    /// Damage if the byte is none.
+    pub fn take(input: &mut WireInput) -> Result<Self, WireDamage> {
+        match input.u8()? {
+            0 => Ok(Self::Named),
+            1 => Ok(Self::SameFile),
+            2 => Ok(Self::DoneBefore),
+            _ => Err(input.damage("what has become of a name")),
+        }
+    }
 }
 
 impl SeatFileNaming {
@@ -74,7 +106,11 @@ impl SeatFileNaming {
         let (mode, uid, gid, size) = self.attributes;
         let fields = [mode.into(), uid.into(), gid.into(), size];
         fields.iter().for_each(|field| put_varint(out, *field));
-        out.push(u8::from(self.is_repeated));
+        out.push(u8::from(self.replaces_same));
+        let (client, number, answered_below) = self.request;
+        out.extend_from_slice(&client.to_le_bytes());
+        put_varint(out, number);
+        put_varint(out, answered_below);
         out.extend_from_slice(&encode_identity(&self.identity));
     }
 
@@ -92,8 +128,10 @@ impl SeatFileNaming {
         };
         let (mode, uid, gid) = (small()?, small()?, small()?);
         let attributes = (mode & 0o7777, uid, gid, input.varint()?);
-        let is_repeated = input.u8()? != 0;
-        Ok(Self { identity: take_identity(input)?, target, file, attributes, is_repeated })
+        let replaces_same = input.u8()? != 0;
+        let request = (input.u64()?, input.varint()?, input.varint()?);
+        let identity = take_identity(input)?;
+        Ok(Self { identity, target, file, attributes, replaces_same, request })
     }
 }
 
@@ -109,14 +147,15 @@ mod tests {
             top: DirId::ROOT,
             path: b"a/b".to_vec(),
             name: b"c".to_vec(),
-            expected: u128::MAX,
+            replaces: true,
         };
         let naming = SeatFileNaming {
             identity: Identity { uid: 1000, gid: 7, groups: vec![1, 2] },
             target,
             file: SeatFile::new(2, 9, u64::MAX),
             attributes: (0o640, 1, 2, 3),
-            is_repeated: true,
+            replaces_same: true,
+            request: (u64::MAX, 7, 5),
         };
         let mut bytes = Vec::new();
         naming.put(&mut bytes);

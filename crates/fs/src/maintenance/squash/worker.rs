@@ -239,8 +239,9 @@ impl SquashWorker<'_> {
             return false;
         }
         let dir = |row| [block.int(0, row), block.int(1, row)];
-        let links = [u64::MAX; 2];
-        dir(last) != links
+        // Hidden directories, whose records may go, come last.
+        let seat_roots = [u64::MAX, DirId::SEAT_ROOTS.0 as u64];
+        dir(last) < seat_roots
             && self.is_live(dir(0))
             && (dir(0) == dir(last) || (0..=last).all(|row| self.is_live(dir(row))))
     }
@@ -281,9 +282,16 @@ impl SquashWorker<'_> {
             let hides_nothing = self.job.bottom && row.ints[column::GENERATION] == 0;
             return if hides_nothing { RecordFate::Hidden } else { RecordFate::Kept };
         }
-        if row.ints[..2] == [u64::MAX; 2]
-            && let Some(squash) = self.job.squash
-            && names_of(squash.tree, row) == Some(0)
+        // The file has its names in directories, where they are links like others.
+        if dir_of(&INODE.key(row)) == DirId::SEAT_ROOTS
+            && row.ints[column::ENTRY] == NameKind::Link.number()
+            && self.job.squash.is_some()
+        {
+            return RecordFate::Unreachable;
+        }
+        if let Some(squash) = self.job.squash
+            && let Some(file) = linked_file(row)
+            && squash.tree.names_of(file) == 0
         {
             return RecordFate::Unreachable;
         }
@@ -385,26 +393,25 @@ impl SquashWorker<'_> {
     }
 }
 
-/// Returns the number of names in live directories of the file of `row`, a record of the links
-/// directory; `None` for other records.
-fn names_of(tree: &DirTree, row: &Row) -> Option<u32> {
+/// Returns the file of `row`, a record of the links directory; `None` for other records.
+fn linked_file(row: &Row) -> Option<u128> {
     if row.ints[..2] != [u64::MAX; 2] {
         return None;
     }
-    let id = <[u8; 16]>::try_from(row.strings[column::NAME]).ok()?;
-    Some(tree.names_of(u128::from_be_bytes(id)))
+    <[u8; 16]>::try_from(row.strings[column::NAME]).ok().map(u128::from_be_bytes)
 }
 
 /// Gives a file with several names at least as many links as it has names. Only branches, which do
 /// not know each other's names, may have counted fewer. Counts can also be too high where a tree
-/// was removed as a whole, and then stay as the stack shows them.
+/// was removed as a whole, and then stay as the stack shows them; names among the seat roots, which go,
+/// may have been counted.
 fn count_names(squash: &SquashPlan, row: &mut Row) {
     if row.ints[column::ENTRY] != TOMBSTONE
-        && let Some(names) = names_of(squash.tree, row)
+        && let Some(file) = linked_file(row)
     {
-        let names = u64::from(names);
+        let names = u64::from(squash.tree.names_of(file));
         let counted = row.ints[column::NLINK];
-        let is_exact = squash.stack.is_branched();
+        let is_exact = squash.stack.is_branched() || squash.tree.names_at_seat(file) > 0;
         row.ints[column::NLINK] = if is_exact { names } else { counted.max(names) };
     }
 }

@@ -23,7 +23,7 @@ use super::seat_directories::not_of_clients;
 use super::{ANSWER_BYTES_MAX, ChangeBatch, ClientSession, FrameRefusal, check_goes_on, take_name};
 use crate::server::client_window::{ClientWindow, ItemPosition, WINDOW_MAX};
 use crate::wire::{
-    AttributeRequest, CHANGE_ITEMS_MAX, FrameHeader, PATH_BYTES_MAX, RangeChange,
+    AttributeRequest, CHANGE_ITEMS_MAX, FrameHeader, NamingOutcome, PATH_BYTES_MAX, RangeChange,
     TRANSFER_BYTES_MAX, Verb, WriteMode, finish_frame, put_attributes, put_status, start_frame,
 };
 
@@ -169,14 +169,17 @@ impl ClientSession<'_> {
                 failures += 1;
                 check_goes_on(error)?;
             }
-            if matches!(outcome, Ok(ItemEffect::InMemory)) {
-                // Another server has to carry it out again: it has no file open.
+            if matches!(outcome, Ok(ItemEffect::InMemory | ItemEffect::Named(_))) {
+                // Another server has to carry it out again: it has no file open, or knows by itself.
                 window.finish(position, false);
             }
             put_status(out, &outcome, text_bytes_max);
             if let Ok(ItemEffect::Made(inode)) = &outcome {
                 self.seen_links.add(inode);
                 put_attributes(out, inode);
+            }
+            if let Ok(ItemEffect::Named(outcome)) = &outcome {
+                out.push(*outcome as u8);
             }
         }
         input.end()?;
@@ -470,6 +473,8 @@ pub(super) enum ItemEffect {
     InMemory,
     /// In the tree, as this file.
     Made(Box<Inode>),
+    /// In the tree, as a name of a file at another seat, with a record of its own.
+    Named(NamingOutcome),
 }
 
 /// True for changes of files, and not of names.
@@ -482,8 +487,9 @@ fn is_of_file_alone(verb: Verb) -> bool {
 /// or do something else. The record of other changes follows them, before any change of another
 /// client.
 fn carries_record(verb: Verb) -> bool {
-    use Verb::{Allocate, Close, Create, LinkAcross, Open, SetAttributes, Write};
-    !matches!(verb, Create | SetAttributes | Write | Allocate | Open | Close | LinkAcross)
+    use Verb::{Allocate, Close, Create, LinkAcross, NameSeatFile, Open, SetAttributes, Write};
+    let has_own = matches!(verb, Create | SetAttributes | Write | Allocate | Open | Close);
+    !has_own && !matches!(verb, LinkAcross | NameSeatFile)
 }
 
 /// Identities of the files that a request makes: hashes of what identifies the request, so that a

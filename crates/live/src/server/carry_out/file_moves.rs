@@ -9,15 +9,16 @@
 //! ```
 //! The first two steps are prepared before the change (`seat_directories.rs`). Until it is carried out,
 //! others that would remove or move the old name wait. If the first server dies after the second step,
-//! the file has both names, and the client, which repeats the request, ends the rename. A request that
-//! arrives late at the second server changes nothing unless what its client has found at the new name is
-//! still there. A link has no third step.
+//! the file has both names, and the client, which repeats the request, ends the rename: the second server
+//! knows that it has done its part (`done_moves.rs`). A link has no third step.
 
 use esker_base::wire::{WireDamage, WireInput};
 use esker_base::{Error, Kind, Random, Result};
 use esker_fs::inode::{DirId, FileKind, Inode, NameKind, SeatFile};
 use esker_fs::ops::SeatNaming;
+use esker_fs::session::Session;
 use esker_fs::stack::dir::Dir;
+use esker_fs::stack::identity::Identity;
 use esker_fs::stack::namespace::FollowLinks;
 use esker_fs::stack::path_search::SeatSearch;
 use tokio::runtime::Handle;
@@ -27,7 +28,8 @@ use super::named_file::NamedFile;
 use super::seat_directories::{SeatPreparation, not_of_clients};
 use super::{ClientSession, FrameRefusal, take_name};
 use crate::client::{LiveDir, LiveFile, Request};
-use crate::wire::{FrameHeader, MoveTarget, SeatFileNaming, Verb};
+use crate::server::other_seats::UnansweredCall;
+use crate::wire::{CHANGE_ITEMS_MAX, FrameHeader, MoveTarget, NamingOutcome, SeatFileNaming, Verb};
 
 /// A file that is being moved to another seat.
 #[derive(Debug)]
@@ -37,7 +39,8 @@ pub(super) struct FileMove {
     /// The file, or the record of its name if it is at another seat itself.
     inode: Inode,
     target: MoveTarget,
-    is_repeated: bool,
+    /// The request: its number, and that below which its client has all answers.
+    request: (u64, u64),
     /// True if the old name stays.
     is_link: bool,
     /// True if both names are of the same file, so that neither changes.
@@ -75,6 +78,11 @@ impl ClientSession<'_> {
     ) -> Result<Option<Vec<(u16, SeatPreparation)>>, FrameRefusal> {
         let mut input = WireInput::new(payload);
         let dir = self.directories.get(DirId(input.u128()?)).ok_or(FrameRefusal::LacksDirectory)?;
+        if waiting.len() > 1 {
+            let refused = |item| (item, SeatPreparation::Refused(one_item_only()));
+            let items = (0..).zip(waiting).filter(|(_, is_waiting)| **is_waiting);
+            return Ok(Some(items.map(|(item, _)| refused(item)).collect()));
+        }
         let mut items = Vec::new();
         for (item, is_waiting) in (0..).zip(waiting) {
             let (file, target) = take_move(header.verb, &mut input)?;
@@ -126,8 +134,9 @@ impl ClientSession<'_> {
         if !self.served.seats().moving().begin(dir.id(), &name) {
             return Ok(None);
         }
-        let (is_repeated, is_same_file) = (header.flags.is_repeated, false);
-        let moved = FileMove { dir, name, inode, target, is_repeated, is_link, is_same_file };
+        let answered_below = header.number.saturating_add(1).saturating_sub(header.window.into());
+        let (request, is_same_file) = ((header.number, answered_below), false);
+        let moved = FileMove { dir, name, inode, target, request, is_link, is_same_file };
         Ok(Some(SeatPreparation::Moved(Box::new(moved))))
     }
 
@@ -160,30 +169,52 @@ impl ClientSession<'_> {
             return Ok(MoveOutcome::Busy);
         }
         let Inode { mode, uid, gid, size, .. } = moved.inode;
+        let moving = seats.moving();
         let naming = SeatFileNaming {
             identity: self.session.namespace().identity().clone(),
             target: moved.target.clone(),
             file,
             attributes: (mode, uid, gid, size),
-            is_repeated: moved.is_repeated,
+            replaces_same: moving.is_unfinished((moved.dir.id(), &moved.name), id),
+            request: (self.client, moved.request.0, moved.request.1),
         };
-        let request = Request::name_seat_file(&naming).durable();
-        // Whether a request without an answer was carried out is unknown: the file keeps its name.
-        let answers: Result<Vec<_>> =
-            seats.call(moved.target.seat, vec![request]).into_iter().collect();
-        let outcome = answers?.into_iter().try_for_each(|answer| answer.outcome());
-        if outcome.is_err() {
-            seats.moving().release(file);
+        if !self.served.commit().has_lease() {
+            // Another server may have taken over, and have ended this rename.
+            self.sync()?;
         }
-        match outcome {
-            Ok(()) => Ok(MoveOutcome::Named),
-            Err(error) if error.kind() == Kind::Exists => {
-                moved.is_same_file = true;
+        let request = Request::name_seat_file(&naming).durable();
+        let answer = match seats.call_to_end(moved.target.seat, request) {
+            Ok(answer) => answer.only(NamingOutcome::take),
+            Err(UnansweredCall { error, under_way }) => {
+                match under_way {
+                    // Nothing was sent.
+                    None => moving.release_unnamed(file),
+                    // It may get its name yet.
+                    Some(call) => {
+                        moving.set_unfinished((moved.dir.id(), &moved.name), id);
+                        moving.await_answer(call, file);
+                    }
+                }
+                return Err(error);
+            }
+        };
+        if !matches!(answer, Ok(NamingOutcome::Named)) {
+            moving.release_unnamed(file);
+        }
+        match answer {
+            Ok(outcome) => {
+                moved.is_same_file = outcome == NamingOutcome::SameFile;
                 Ok(MoveOutcome::Named)
             }
             Err(error) if error.kind() == Kind::Unavailable => Ok(MoveOutcome::Busy),
             Err(error) => Err(error),
         }
+    }
+
+    /// Returns once everything that was changed survives power loss, and the set is still this server's.
+    fn sync(&self) -> Result<()> {
+        let commit = self.served.commit();
+        Handle::current().block_on(commit.wait(commit.demand()))
     }
 
     /// Gives the file that is moved, which has the name `named` among the seat roots if it is at another
@@ -196,8 +227,7 @@ impl ClientSession<'_> {
     ) -> Result<MoveOutcome> {
         let Some(named) = named else {
             self.superuser.name_among_seat_roots(&moved.dir, &moved.name, file)?;
-            let commit = self.served.commit();
-            Handle::current().block_on(commit.wait(commit.demand()))?;
+            self.sync()?;
             return Ok(MoveOutcome::Named);
         };
         let (roots, old_name) = (LiveDir::seat_roots(file.seat), named.root_name());
@@ -205,7 +235,7 @@ impl ClientSession<'_> {
         let link = Request::link(&old, &roots, file.root_name().as_bytes()).durable();
         // A name that is made after that, late, stays: nothing shows it.
         let answers: Result<Vec<_>> =
-            self.served.seats().call(file.seat, vec![link]).into_iter().collect();
+            self.served.seats().call_for_move(file.seat, vec![link]).into_iter().collect();
         match answers?.into_iter().try_for_each(|answer| answer.outcome()) {
             Err(error) if error.kind() == Kind::Unavailable => Ok(MoveOutcome::Busy),
             linked => linked.map(|()| MoveOutcome::Named),
@@ -227,6 +257,7 @@ impl ClientSession<'_> {
         };
         self.end_move(&moved);
         let inode = finished?;
+        self.served.seats().moving().forget_unfinished((moved.dir.id(), &moved.name));
         if !moved.is_link && !moved.is_same_file {
             self.release_name_of(Some(&inode));
         }
@@ -241,54 +272,64 @@ impl ClientSession<'_> {
     }
 
     /// Gives a file at another seat a name at this one, for the server of the old name.
-    pub(super) fn name_seat_file(&self, naming: &SeatFileNaming) -> Result<()> {
-        let own = self.served.seat();
-        let MoveTarget { top, path, name, expected, .. } = &naming.target;
+    pub(super) fn name_seat_file(&self, naming: &SeatFileNaming) -> Result<NamingOutcome> {
+        let (own, seats) = (self.served.seat(), self.served.seats());
+        let (client, number, answered_below) = naming.request;
+        if seats.done_moves().has(client, number) {
+            return Ok(NamingOutcome::DoneBefore);
+        }
         // As the user: the path may lead through directories of others.
         let user = self.served.session_of(naming.identity.clone());
-        let top = match *top {
+        let (dir, name) = (self.target_dir(&user, &naming.target)?, &naming.target.name[..]);
+        self.check_part(&dir, name)?;
+        if seats.moving().is_moving(dir.id(), name) {
+            return Err(busy());
+        }
+        user.check_replaceable(&dir, name, naming.target.replaces)?;
+        let (mode, uid, gid, size) = naming.attributes;
+        let attributes =
+            Inode { uid, gid, size, ..Inode::new(NameKind::Link, mode, user.now_ns()) };
+        let mut superuser = self.served.session_of(Identity::root());
+        let record = seats.done_moves().record_with(client, number, answered_below);
+        superuser.attach_request(Some(&record))?;
+        let how = (own, naming.replaces_same);
+        let named = superuser.name_seat_file((&dir, name), (&naming.file, &attributes), how)?;
+        let SeatNaming::Named(replaced) = named else { return Ok(NamingOutcome::SameFile) };
+        replaced.into_iter().for_each(|replaced| seats.moving().release(replaced));
+        let done = (number, answered_below);
+        for forgotten in seats.done_moves().add(client, done, self.served.clock()) {
+            // One that stays is removed by a later server.
+            let _ = self.superuser.remove_request(forgotten);
+        }
+        Ok(NamingOutcome::Named)
+    }
+
+    /// The directory of `target`, along its path.
+    fn target_dir(&self, user: &Session, target: &MoveTarget) -> Result<Dir> {
+        let moved = || {
+            let what = "the directory is not at its path any more: look it up again";
+            Error::new(Kind::Conflict, what)
+        };
+        let top = match target.top {
             DirId::ROOT => user.root().clone(),
             id => user.open_seat_root(id)?,
         };
-        let moved =
-            || Error::new(Kind::Conflict, "the directory was moved: look the path up again");
-        let dir = match user.namespace().search_seat((&top, own), path, FollowLinks::No)? {
+        let own = self.served.seat();
+        let found = user.namespace().search_seat((&top, own), &target.path, FollowLinks::No);
+        let found = match found {
+            Err(error) if matches!(error.kind(), Kind::NotFound | Kind::NotADirectory) => {
+                return Err(moved());
+            }
+            found => found?,
+        };
+        let dir = match found {
             SeatSearch::Found(found) if found.name.is_empty() => found.dir,
-            SeatSearch::Found(found) => {
+            SeatSearch::Found(found) if found.inode.is_directory() => {
                 user.namespace().open_dir(&found.dir, &found.name, &found.inode)?
             }
             _ => return Err(moved()),
         };
-        if dir.id() != naming.target.dir {
-            return Err(moved());
-        }
-        self.check_part(&dir, name)?;
-        if self.served.seats().moving().is_moving(dir.id(), name) {
-            return Err(busy());
-        }
-        let same = naming.is_repeated.then_some(naming.file.id);
-        let replaceable = [Some(*expected), same].map(|id| id.unwrap_or(*expected));
-        user.check_replaceable(&dir, name, &replaceable)?;
-        let (mode, uid, gid, size) = naming.attributes;
-        let attributes =
-            Inode { uid, gid, size, ..Inode::new(NameKind::SeatFile, mode, user.now_ns()) };
-        let (file, how) = (&naming.file, (own, naming.is_repeated));
-        match self.superuser.name_seat_file((&dir, name), (file, &attributes), how)? {
-            SeatNaming::Named(replaced) => {
-                replaced
-                    .into_iter()
-                    .for_each(|replaced| self.served.seats().moving().release(replaced));
-                Ok(())
-            }
-            // At this seat the file has this name: the request is repeated.
-            SeatNaming::SameFile if naming.is_repeated => {
-                self.served.seats().moving().release(naming.file);
-                Ok(())
-            }
-            SeatNaming::SameFile => {
-                Err(Error::new(Kind::Exists, "both are names of the same file"))
-            }
-        }
+        if dir.id() == target.dir { Ok(dir) } else { Err(moved()) }
     }
 
     /// True if the change removes or replaces a name of a file that is being moved to another seat.
@@ -322,11 +363,17 @@ impl ClientSession<'_> {
     }
 }
 
-/// True for a request by which another server moves a file. It never waits for the end of a snapshot.
+/// True for a request by which another server moves or releases files. It never waits for the end of a
+/// snapshot.
 pub(super) fn is_step_of_move(header: &FrameHeader, payload: &[u8]) -> bool {
     let is_among_seat_roots =
         || WireInput::new(payload).u128().is_ok_and(|dir| DirId(dir) == DirId::SEAT_ROOTS);
-    header.verb == Verb::NameSeatFile || (header.verb == Verb::Link && is_among_seat_roots())
+    let is_step = matches!(header.verb, Verb::NameSeatFile | Verb::Link | Verb::Unlink);
+    is_step && header.items <= CHANGE_ITEMS_MAX && is_among_seat_roots()
+}
+
+fn one_item_only() -> Error {
+    Error::new(Kind::Invalid, "a request moves or links one file to another seat")
 }
 
 /// The answer to a server that has to begin a move again.

@@ -504,7 +504,8 @@ impl ClientSession<'_> {
             }
             Verb::NameSeatFile => {
                 let naming = SeatFileNaming::take(input)?;
-                check().and_then(|()| self.name_seat_file(&naming))
+                let named = check().and_then(|()| self.name_seat_file(&naming));
+                return Ok(named.map(ItemEffect::Named));
             }
             Verb::Link => return self.link_seat_root(input),
             Verb::Unlink => {
