@@ -1,29 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Renames of files between directories at different seats.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use esker_base::store::{FaultEffect, FaultStore, SharedStore};
-use esker_base::{Kind, Random, Result};
+use esker_base::{Kind, Result};
 use esker_fs::inode::FileKind;
 use esker_fs::ops::RenameFlags;
-use esker_fs::repository::Repository;
 use esker_fs::stack::identity::Identity;
 use esker_fs::stack::namespace::FollowLinks;
 use esker_live::client::{LiveClientOptions, LiveDir, LiveFile, Request};
 use esker_live::proof::UserSecret;
 use esker_live::wire::{AttributeRequest, take_attributes};
 use esker_live::{LiveServer, LiveTree};
-use esker_table::manifest::SetId;
 
-use crate::campaign;
 use crate::seats::{SeatedStore, all_paths, all_paths_of};
 use crate::served::{NAME, client_options, session_options, tcp_options};
 
 /// Makes directories in the root until one is at each seat; returns these, by seat.
-fn one_at_each_seat(tree: &mut LiveTree, seats: u16) -> Result<Vec<LiveDir>> {
+pub fn one_at_each_seat(tree: &mut LiveTree, seats: u16) -> Result<Vec<LiveDir>> {
     let mut found: Vec<Option<LiveDir>> = vec![None; usize::from(seats)];
     for number in 0.. {
         let name = format!("d{number}").into_bytes();
@@ -37,17 +31,17 @@ fn one_at_each_seat(tree: &mut LiveTree, seats: u16) -> Result<Vec<LiveDir>> {
     Ok(found.into_iter().flatten().collect())
 }
 
-fn create(tree: &mut LiveTree, dir: &LiveDir, name: &[u8], content: &[u8]) -> Result<()> {
+pub fn create(tree: &mut LiveTree, dir: &LiveDir, name: &[u8], content: &[u8]) -> Result<()> {
     tree.create(dir, name, 0o644)?;
     tree.write(dir, name, 0, content)
 }
 
-fn kind_of<T: std::fmt::Debug>(outcome: Result<T>) -> Kind {
+pub fn kind_of<T: std::fmt::Debug>(outcome: Result<T>) -> Kind {
     outcome.expect_err("it fails").kind()
 }
 
 /// Waits until nothing is left among the seat roots of files that lost their names.
-fn wait_for_count(tree: &mut LiveTree, dir: &LiveDir, name: &[u8], names: u32) -> Result<()> {
+pub fn wait_for_count(tree: &mut LiveTree, dir: &LiveDir, name: &[u8], names: u32) -> Result<()> {
     for _ in 0..500 {
         if tree.lookup(dir, name)?.nlink == names {
             return Ok(());
@@ -316,129 +310,6 @@ fn a_snapshot_shows_moved_files_as_plain_ones() -> Result<()> {
     live.assert_sound()
 }
 
-/// Clients rename files between directories at all seats. No snapshot has a file under two names, or
-/// under none.
-#[test]
-fn every_snapshot_has_each_file_once() -> Result<()> {
-    const CLIENTS: usize = 3;
-    const FILES: usize = 8;
-    let live = SeatedStore::new(3);
-    let servers = live.serve_all();
-    let mut tree = live.connect();
-    let dirs = one_at_each_seat(&mut tree, 3)?;
-    for client in 0..CLIENTS {
-        for file in 0..FILES {
-            let name = format!("c{client}.{file}").into_bytes();
-            create(&mut tree, &dirs[0], &name, &name)?;
-        }
-    }
-    let (is_done, moves) = (AtomicBool::new(false), AtomicU64::new(0));
-    let sets = std::thread::scope(|scope| -> Result<Vec<SetId>> {
-        for client in 0..CLIENTS {
-            let (live, dirs, is_done, moves) = (&live, &dirs, &is_done, &moves);
-            scope.spawn(move || {
-                let mut tree = live.connect();
-                let mut random = Random::from_seed(client as u64);
-                let mut places = [0usize; FILES];
-                while !is_done.load(Ordering::Relaxed) {
-                    let file = random.below(FILES as u64) as usize;
-                    let to = random.below(3) as usize;
-                    let name = format!("c{client}.{file}").into_bytes();
-                    let (old, new) = (&dirs[places[file]], &dirs[to]);
-                    tree.rename((old, &name), (new, &name)).expect("it moves");
-                    places[file] = to;
-                    moves.fetch_add(1, Ordering::Relaxed);
-                }
-            });
-        }
-        let mut sets = Vec::new();
-        while sets.len() < 15 {
-            std::thread::sleep(Duration::from_millis(20));
-            let taken = tree.snapshot(&format!("s{}", sets.len()));
-            if taken.is_err() {
-                is_done.store(true, Ordering::Relaxed);
-            }
-            sets.push(taken?);
-        }
-        is_done.store(true, Ordering::Relaxed);
-        Ok(sets)
-    })?;
-    assert!(moves.load(Ordering::Relaxed) > 100, "{moves:?} moves");
-    for set in sets {
-        let files = all_paths_of(&live.repository, set)?;
-        let mut names: Vec<&[u8]> = files
-            .iter()
-            .filter(|(_, content)| !content.is_empty())
-            .map(|(path, content)| {
-                assert!(path.ends_with(content));
-                &content[..]
-            })
-            .collect();
-        names.sort_unstable();
-        let expected = names.len();
-        names.dedup();
-        assert_eq!((names.len(), expected), (CLIENTS * FILES, CLIENTS * FILES));
-    }
-    for server in servers {
-        server.end()?;
-    }
-    live.assert_sound()
-}
-
-/// Several clients rename the same files to the same names at the same time, and remove them: each
-/// file is at one name at the end, or at none, and each rename that succeeded was one of a file that
-/// was there.
-#[test]
-fn clients_that_move_the_same_files_agree() -> Result<()> {
-    let live = SeatedStore::new(3);
-    let servers = live.serve_all();
-    let mut tree = live.connect();
-    let dirs = one_at_each_seat(&mut tree, 3)?;
-    const ROUNDS: usize = 40;
-    for round in 0..ROUNDS {
-        create(&mut tree, &dirs[round % 3], b"token", b"token")?;
-        let wins: usize = std::thread::scope(|scope| {
-            let workers: Vec<_> = (0..4usize)
-                .map(|client| {
-                    let (live, dirs) = (&live, &dirs);
-                    scope.spawn(move || {
-                        let mut tree = live.connect();
-                        let from = &dirs[round % 3];
-                        let done = match client {
-                            0 => tree.change(Request::unlink(from, &[b"token"])),
-                            _ => {
-                                let to = &dirs[(round + client) % 3];
-                                let name = format!("to{client}");
-                                tree.rename((from, b"token"), (to, name.as_bytes()))
-                            }
-                        };
-                        match done {
-                            Ok(()) => 1,
-                            Err(error) if error.kind() == Kind::NotFound => 0,
-                            Err(error) => panic!("client {client}: {error}"),
-                        }
-                    })
-                })
-                .collect();
-            workers.into_iter().map(|worker| worker.join().expect("no panic")).sum()
-        });
-        assert_eq!(wins, 1, "round {round}");
-        let mut left = 0;
-        for dir in &dirs {
-            for entry in tree.list(dir)? {
-                assert_eq!(tree.read(dir, &entry.name)?, b"token");
-                tree.change(Request::unlink(dir, &[&entry.name]))?;
-                left += 1;
-            }
-        }
-        assert!(left <= 1, "round {round}: {left} names");
-    }
-    for server in servers {
-        server.end()?;
-    }
-    live.assert_sound()
-}
-
 #[test]
 fn permissions_are_those_of_the_user_at_both_seats() -> Result<()> {
     if !Identity::of_process().is_root() {
@@ -501,258 +372,4 @@ fn permissions_are_those_of_the_user_at_both_seats() -> Result<()> {
     assert_eq!((found.uid, found.gid), (1000, 1000));
     drop(servers);
     Ok(())
-}
-
-/// The store stops at each request of both servers while files are moved: each is there afterwards, at
-/// its old name or at its new one.
-#[test]
-fn a_stop_at_any_store_request_loses_no_file() -> Result<()> {
-    const AT_ONCE: u64 = 24;
-    let mut begin = 0;
-    loop {
-        let done: Vec<bool> = std::thread::scope(|scope| {
-            let stops = begin..begin + AT_ONCE;
-            let run = |stop| scope.spawn(move || is_done_before_stop(stop).expect("no failure"));
-            let runs: Vec<_> = stops.map(run).collect();
-            runs.into_iter().map(|run| run.join().expect("no panic")).collect()
-        });
-        if let Some(first) = done.iter().position(|is_done| *is_done) {
-            assert!(begin + first as u64 > 10, "{first} store requests");
-            return Ok(());
-        }
-        begin += AT_ONCE;
-    }
-}
-
-const MOVED: usize = 4;
-
-/// Stops the store at request `stop` from when files are moved; true if they were before.
-fn is_done_before_stop(stop: u64) -> Result<bool> {
-    let live = SeatedStore::new(2);
-    let servers = live.serve_all();
-    let mut tree = live.connect();
-    let dirs = one_at_each_seat(&mut tree, 2)?;
-    for number in 0..MOVED {
-        create(
-            &mut tree,
-            &dirs[0],
-            format!("f{number}").as_bytes(),
-            format!("{number}").as_bytes(),
-        )?;
-        create(&mut tree, &dirs[1], format!("f{number}").as_bytes(), b"replaced")?;
-    }
-    tree.sync()?;
-    drop((servers, tree));
-    let faults = Arc::new(FaultStore::new(live.store.clone(), stop));
-    let store: SharedStore = faults.clone();
-    let faulty = SeatedStore { repository: Repository::new(store.clone()), store, seats: 2 };
-    let servers = faulty.serve_all();
-    let options = LiveClientOptions { patience: Duration::from_millis(300), ..client_options() };
-    let mut tree = LiveTree::connect(&live.store, NAME, options)?;
-    let dirs = [tree.dir(&dirs[0].path)?, tree.dir(&dirs[1].path)?];
-    faults.stop_at(faults.operations() + stop, FaultEffect::None);
-    let mut moved = 0;
-    for number in 0..MOVED {
-        let name = format!("f{number}").into_bytes();
-        // There and back, and over the other one.
-        let steps = [(0, 1, b"far"), (1, 0, b"bak")].map(|(from, to, by)| (from, to, by));
-        let mut at = (0, name.clone());
-        for (from, to, by) in steps {
-            assert_eq!(from, at.0);
-            let new = [&name[..], by].concat();
-            if tree.rename((&dirs[from], &at.1), (&dirs[to], &new)).is_err() {
-                break;
-            }
-            at = (to, new);
-        }
-        if at.0 != 0 || at.1 == name || tree.rename((&dirs[0], &at.1), (&dirs[1], &name)).is_err() {
-            break;
-        }
-        moved += 1;
-    }
-    drop((servers, tree));
-
-    let store = faults.after_process_death()?;
-    let live = SeatedStore { repository: Repository::new(store.clone()), store, seats: 2 };
-    let servers = live.serve_all();
-    let mut tree = live.connect();
-    let all = all_paths(&mut tree, &LiveDir::root())?;
-    for number in 0..MOVED {
-        let content = number.to_string().into_bytes();
-        let names = all.iter().filter(|(_, found)| **found == content).count();
-        assert!((1..3).contains(&names), "stop {stop}, file {number}: {names} names, {all:?}");
-        if number < moved {
-            let path = dirs[1].join(format!("f{number}").as_bytes());
-            assert_eq!((names, all.get(&path)), (1, Some(&content)), "stop {stop}");
-        }
-    }
-    let set = tree.snapshot("end")?;
-    assert_eq!(all_paths_of(&live.repository, set)?, all, "stop {stop}");
-    // Every name can be removed, and nothing dangles.
-    for dir in &dirs {
-        for entry in tree.list(dir)? {
-            tree.change(Request::unlink(dir, &[&entry.name]))?;
-        }
-    }
-    drop(tree);
-    for server in servers {
-        server.end()?;
-    }
-    live.assert_sound()?;
-    Ok(moved == MOVED)
-}
-
-/// Servers die, end and are fenced while clients move files between all seats, durably: every file is
-/// at its last name, with its content.
-#[test]
-fn each_file_is_moved_once_while_servers_come_and_go() {
-    campaign::quick(3..4, |seed| {
-        let servers = servers_come_and_go(seed, 1500).expect("all requests succeed");
-        assert!(servers > 5, "{servers} servers");
-    });
-}
-
-#[test]
-#[ignore = "long: see scripts/soak.sh"]
-fn soak_each_file_is_moved_once_while_servers_come_and_go() {
-    campaign::soak(|seed| {
-        servers_come_and_go(seed, 4000).expect("all requests succeed");
-    });
-}
-
-/// One client's moves; returns where its files are at the end. A rename that is repeated after both of
-/// its steps were done may find nothing any more.
-fn move_files(
-    (live, dirs): (&SeatedStore, &[LiveDir]),
-    client: usize,
-    (seed, rounds): (u64, usize),
-) -> Result<Vec<usize>> {
-    const FILES: usize = 5;
-    let mut tree = live.connect();
-    let mut random = Random::from_seed(seed ^ client as u64);
-    let name_of = |file: usize| format!("c{client}.{file}").into_bytes();
-    for file in 0..FILES {
-        tree.change(Request::create(&dirs[0], 0o644, &[&name_of(file)]).durable())?;
-        tree.write(&dirs[0], &name_of(file), 0, &name_of(file))?;
-    }
-    tree.sync().or_else(|error| match error.kind() {
-        // A takeover before lost the content of files that were not synced.
-        Kind::DeviceFailed => {
-            (0..FILES).try_for_each(|file| tree.write(&dirs[0], &name_of(file), 0, &name_of(file)))
-        }
-        _ => Err(error),
-    })?;
-    let mut places = vec![0; FILES];
-    for round in 0..rounds {
-        let file = random.below(FILES as u64) as usize;
-        let to = (places[file] + 1 + random.below(2) as usize) % dirs.len();
-        let name = name_of(file);
-        tree.rename((&dirs[places[file]], &name), (&dirs[to], &name))
-            .map_err(|error| error.within(format!("round {round} of client {client}")))?;
-        places[file] = to;
-    }
-    tree.close()?;
-    Ok(places)
-}
-
-fn servers_come_and_go(seed: u64, rounds: usize) -> Result<u64> {
-    const CLIENTS: usize = 2;
-    let live = SeatedStore::new(3);
-    let mut servers: Vec<Option<LiveServer>> = live.serve_all().into_iter().map(Some).collect();
-    let dirs = one_at_each_seat(&mut live.connect(), 3)?;
-    live.connect().sync()?;
-    let is_done = AtomicBool::new(false);
-    let (count, places) = std::thread::scope(|scope| -> Result<(u64, Vec<Vec<usize>>)> {
-        let workers: Vec<_> = (0..CLIENTS)
-            .map(|client| {
-                let (live, dirs) = (&live, &dirs[..]);
-                scope.spawn(move || move_files((live, dirs), client, (seed, rounds)))
-            })
-            .collect();
-        let replaced = scope.spawn(|| {
-            let (mut random, mut count) = (Random::from_seed(seed), 0);
-            while !is_done.load(Ordering::Relaxed) {
-                std::thread::sleep(Duration::from_millis(20 + random.below(80)));
-                let seat = random.below(3) as u16;
-                let server = &mut servers[usize::from(seat)];
-                match random.below(3) {
-                    0 => server.take().map_or(Ok(()), |server| server.end()).expect("an end"),
-                    1 => drop(server.take()),
-                    _ => {}
-                }
-                drop(server.replace(live.serve(seat)));
-                count += 1;
-            }
-            count
-        });
-        let places: Result<Vec<Vec<usize>>> =
-            workers.into_iter().map(|worker| worker.join().expect("no panic")).collect();
-        is_done.store(true, Ordering::Relaxed);
-        let count = replaced.join().expect("no panic");
-        Ok((count, places?))
-    })?;
-    let mut tree = live.connect();
-    let all = all_paths(&mut tree, &LiveDir::root())?;
-    let mut expected = 0;
-    for (client, places) in places.iter().enumerate() {
-        for (file, place) in places.iter().enumerate() {
-            let name = format!("c{client}.{file}").into_bytes();
-            assert_eq!(all.get(&dirs[*place].join(&name)), Some(&name), "seed {seed}");
-            expected += 1;
-        }
-    }
-    let files = all.values().filter(|content| !content.is_empty()).count();
-    assert_eq!(files, expected, "seed {seed}: {all:?}");
-    let set = tree.snapshot("end")?;
-    assert_eq!(all_paths_of(&live.repository, set)?, all);
-    for server in servers.into_iter().flatten() {
-        server.end()?;
-    }
-    live.assert_sound()?;
-    Ok(count)
-}
-
-/// Clients make and remove directories at other seats, move files and take snapshots, all at once. No
-/// snapshot fails because a move waits behind something that waits for the end of the snapshot.
-#[test]
-fn snapshots_moves_and_directories_do_not_wait_for_each_other() -> Result<()> {
-    let live = SeatedStore::new(3);
-    let servers = live.serve_all();
-    let mut tree = live.connect();
-    let dirs = one_at_each_seat(&mut tree, 3)?;
-    let is_done = AtomicBool::new(false);
-    std::thread::scope(|scope| -> Result<()> {
-        for client in 0..6usize {
-            let (live, dirs, is_done) = (&live, &dirs, &is_done);
-            scope.spawn(move || {
-                let mut tree = live.connect();
-                let name = format!("c{client}").into_bytes();
-                let mut at = client % 3;
-                if client < 3 {
-                    create(&mut tree, &dirs[at], &name, b"moves").expect("a file");
-                }
-                while !is_done.load(Ordering::Relaxed) {
-                    let to = (at + 1) % 3;
-                    if client < 3 {
-                        tree.rename((&dirs[at], &name), (&dirs[to], &name)).expect("it moves");
-                    } else {
-                        tree.make_directory(&dirs[at], &name, 0o755).expect("it is made");
-                        let remove = Request::remove_directory(&dirs[at], &[&name]);
-                        tree.change(remove).expect("it is empty");
-                    }
-                    at = to;
-                }
-            });
-        }
-        let taken = (0..30).try_for_each(|number| {
-            std::thread::sleep(Duration::from_millis(15));
-            tree.snapshot(&format!("s{number}")).map(drop)
-        });
-        is_done.store(true, Ordering::Relaxed);
-        taken
-    })?;
-    for server in servers {
-        server.end()?;
-    }
-    live.assert_sound()
 }

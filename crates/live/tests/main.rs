@@ -6,6 +6,8 @@ mod bulk_insertion;
 #[path = "../../fs/tests/campaign.rs"]
 mod campaign;
 mod crowd;
+mod file_move_crashes;
+mod file_move_races;
 mod file_moves;
 #[path = "../../fuse/tests/gated_store.rs"]
 mod gated_store;

@@ -232,16 +232,19 @@ impl LiveTree {
         self.change(Request::rename_across(old, new, true))
     }
 
-    /// Gives the file `old`, at its own seat, the further name `name` in `dir`. Cost: a round trip; three between seats, and some syncs.
+    /// Gives the file `old` the further name `name` in `dir`. Cost: a round trip; three between seats, and
+    /// some syncs.
     ///
     /// # Errors
     /// As `Session::link` of `esker-fs`; `CrossDevice` for anything but a regular file in a directory
     /// at another seat.
     pub fn link(&mut self, old: &LiveFile, dir: &LiveDir, name: &[u8]) -> Result<LiveAttributes> {
-        if old.dir.seat_of(old.name) == dir.seat_of(name) {
-            return self.call(Request::link(old, dir, name))?.only(take_attributes);
-        }
-        self.call(Request::link_across(old, dir, name))?.only(take_attributes)
+        self.at_file((old.dir, old.name), |tree, old_dir, old_name| {
+            let old = LiveFile { dir: old_dir, name: old_name, id: old.id };
+            let is_here = old_dir.seat_of(old_name) == dir.seat_of(name);
+            let link = if is_here { Request::link } else { Request::link_across };
+            tree.call(link(&old, dir, name))?.only(take_attributes)
+        })
     }
 
     /// Returns the attributes of `name`. Cost: a round trip; another one for a directory or file at

@@ -6,7 +6,7 @@
 //! requests is part of the change that makes the name, so that a crash keeps both or neither. It is kept as
 //! those of the seat's own clients are, under a number of its own.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use esker_base::wire::{WireInput, put_varint};
@@ -14,6 +14,8 @@ use esker_base::{Clock, Result};
 use esker_fs::session::request_record::RequestRecord;
 use hashbrown::HashMap;
 use parking_lot::Mutex;
+
+use crate::wire::MoveRequest;
 
 /// Version of the content of a record; those of the seat's own clients have lower ones.
 pub(super) const VERSION: u8 = 3;
@@ -30,7 +32,8 @@ pub(super) struct DoneMoves(Mutex<HashMap<u64, DoneRequests>>);
 
 #[derive(Debug, Default)]
 struct DoneRequests {
-    numbers: BTreeSet<u64>,
+    /// The places at their seats of the files that were named ([`SeatFile::device`]), by request.
+    places: BTreeMap<u64, u64>,
     /// The last time at which one was added, by the monotonic clock.
     added_ns: u64,
 }
@@ -47,46 +50,46 @@ impl DoneMoves {
         let mut input = WireInput::new(&record.content[1..]);
         let mut requests = DoneRequests { added_ns: clock.monotonic_ns(), ..Default::default() };
         while input.left() > 0 {
-            let number = input.varint();
-            requests.numbers.insert(number.map_err(|damage| damage.of("a record of moves", 1))?);
+            let mut next = || input.varint().map_err(|damage| damage.of("a record of moves", 1));
+            requests.places.insert(next()?, next()?);
         }
         self.0.lock().insert(record.client ^ SALT, requests);
         Ok(true)
     }
 
-    /// True if request `number` of `client` was carried out.
-    pub fn has(&self, client: u64, number: u64) -> bool {
-        self.0.lock().get(&client).is_some_and(|requests| requests.numbers.contains(&number))
+    /// Returns the place of the file that request `number` of `client` has named, if it was carried out.
+    pub fn place(&self, client: u64, number: u64) -> Option<u64> {
+        self.0.lock().get(&client)?.places.get(&number).copied()
     }
 
-    /// Returns the record of `client` with request `number`, without those below `answered_below`.
-    pub fn record_with(&self, client: u64, number: u64, answered_below: u64) -> RequestRecord {
+    /// Returns the record of the client of `request` with that one, which names the file at `place`.
+    pub fn record_with(&self, request: MoveRequest, place: u64) -> RequestRecord {
+        let MoveRequest { client, number, answered_below } = request;
         let mut content = vec![VERSION];
         let clients = self.0.lock();
-        let known = clients.get(&client).map(|requests| &requests.numbers);
-        let earlier = known.into_iter().flatten().copied().filter(|done| *done >= answered_below);
-        let mut numbers: BTreeSet<u64> = earlier.collect();
-        numbers.insert(number);
-        while numbers.len() > REQUESTS_MAX {
-            numbers.pop_first();
+        let known = clients.get(&client).map(|requests| &requests.places);
+        let earlier = known.into_iter().flat_map(|places| places.range(answered_below..));
+        let mut places: BTreeMap<u64, u64> =
+            earlier.map(|(number, place)| (*number, *place)).collect();
+        places.insert(number, place);
+        while places.len() > REQUESTS_MAX {
+            places.pop_first();
         }
-        numbers.iter().for_each(|number| put_varint(&mut content, *number));
+        for field in places.iter().flat_map(|(number, place)| [*number, *place]) {
+            put_varint(&mut content, field);
+        }
         RequestRecord { client: client ^ SALT, content }
     }
 
-    /// Records that request `number` of `client` was carried out. Returns the clients whose records are
-    /// not needed any more.
-    pub fn add(
-        &self,
-        client: u64,
-        (number, answered_below): (u64, u64),
-        clock: &dyn Clock,
-    ) -> Vec<u64> {
+    /// Records that `request` has named the file at `place`. Returns the clients whose records are not
+    /// needed any more.
+    pub fn add(&self, request: MoveRequest, place: u64, clock: &dyn Clock) -> Vec<u64> {
+        let MoveRequest { client, number, answered_below } = request;
         let now_ns = clock.monotonic_ns();
         let mut clients = self.0.lock();
         let requests = clients.entry(client).or_default();
-        requests.numbers = requests.numbers.split_off(&answered_below);
-        requests.numbers.insert(number);
+        requests.places = requests.places.split_off(&answered_below);
+        requests.places.insert(number, place);
         requests.added_ns = now_ns;
         let is_old = |requests: &DoneRequests| {
             u128::from(now_ns.saturating_sub(requests.added_ns)) > MEMORY.as_nanos()
@@ -105,14 +108,17 @@ mod tests {
     #[test]
     fn the_next_server_knows_what_was_done() -> Result<()> {
         let (done, next) = (DoneMoves::default(), DoneMoves::default());
-        done.add(7, (3, 1), &SystemClock);
-        done.add(7, (5, 1), &SystemClock);
-        assert!(done.has(7, 3) && !done.has(7, 4) && !done.has(8, 3));
-        let record = done.record_with(7, 9, 4);
+        let request = |number, answered_below| MoveRequest { client: 7, number, answered_below };
+        done.add(request(3, 1), 33, &SystemClock);
+        done.add(request(5, 1), 55, &SystemClock);
+        let places = |done: &DoneMoves| [3, 4, 5, 9].map(|number| done.place(7, number));
+        assert_eq!(places(&done), [Some(33), None, Some(55), None]);
+        assert_eq!(done.place(8, 3), None);
+        let record = done.record_with(request(9, 4), 99);
         assert!(next.read(&record, &SystemClock)?);
-        assert!(!next.has(7, 3) && next.has(7, 5) && next.has(7, 9));
-        done.add(7, (9, 4), &SystemClock);
-        assert!(!done.has(7, 3) && done.has(7, 5) && done.has(7, 9));
+        assert_eq!(places(&next), [None, None, Some(55), Some(99)]);
+        done.add(request(9, 4), 99, &SystemClock);
+        assert_eq!(places(&done), [None, None, Some(55), Some(99)]);
         let other = RequestRecord { client: 7, content: vec![2, 1] };
         assert!(!next.read(&other, &SystemClock)?);
         let cut = RequestRecord { client: 7, content: vec![VERSION, 0x80] };

@@ -195,6 +195,8 @@ pub(super) fn release_files_later(runtime: &Runtime, served: Arc<ServedNamespace
             });
             is_left = !files.is_empty() || !unanswered.is_empty();
             served.seats().moving().end_release(files, unanswered);
+            // A runtime that ends meanwhile ends the task here.
+            tokio::task::yield_now().await;
         }
     });
 }

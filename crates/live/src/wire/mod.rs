@@ -23,6 +23,6 @@ pub use self::request::{
     PATH_BYTES_MAX, RangeChange, SPREAD_DEVICE, TRANSFER_BYTES_MAX, WriteMode, put_status,
     take_status,
 };
-pub use self::seat_move::{MoveTarget, NamingOutcome, SeatFileNaming};
+pub use self::seat_move::{MoveRequest, MoveTarget, NamingOutcome, SeatFileNaming};
 pub use self::seat_path::SeatPath;
 pub use self::verb::Verb;

@@ -65,9 +65,19 @@ pub struct SeatFileNaming {
     /// True if the name may be there from an earlier attempt: then another name of the same file is
     /// replaced.
     pub replaces_same: bool,
-    /// The request that asks for it: its client, its number, and the number below which the client has
-    /// all answers.
-    pub request: (u64, u64, u64),
+    /// The request that asks for it.
+    pub request: MoveRequest,
+}
+
+/// The request of a client that moves a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MoveRequest {
+    /// The client.
+    pub client: u64,
+    /// The number of the request.
+    pub number: u64,
+    /// The client has all answers below this number.
+    pub answered_below: u64,
 }
 
 /// What has become of a [`SeatFileNaming`].
@@ -107,7 +117,7 @@ impl SeatFileNaming {
         let fields = [mode.into(), uid.into(), gid.into(), size];
         fields.iter().for_each(|field| put_varint(out, *field));
         out.push(u8::from(self.replaces_same));
-        let (client, number, answered_below) = self.request;
+        let MoveRequest { client, number, answered_below } = self.request;
         out.extend_from_slice(&client.to_le_bytes());
         put_varint(out, number);
         put_varint(out, answered_below);
@@ -129,7 +139,8 @@ impl SeatFileNaming {
         let (mode, uid, gid) = (small()?, small()?, small()?);
         let attributes = (mode & 0o7777, uid, gid, input.varint()?);
         let replaces_same = input.u8()? != 0;
-        let request = (input.u64()?, input.varint()?, input.varint()?);
+        let (client, number, answered_below) = (input.u64()?, input.varint()?, input.varint()?);
+        let request = MoveRequest { client, number, answered_below };
         let identity = take_identity(input)?;
         Ok(Self { identity, target, file, attributes, replaces_same, request })
     }
@@ -155,7 +166,7 @@ mod tests {
             file: SeatFile::new(2, 9, u64::MAX),
             attributes: (0o640, 1, 2, 3),
             replaces_same: true,
-            request: (u64::MAX, 7, 5),
+            request: MoveRequest { client: u64::MAX, number: 7, answered_below: 5 },
         };
         let mut bytes = Vec::new();
         naming.put(&mut bytes);

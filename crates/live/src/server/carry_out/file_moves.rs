@@ -29,7 +29,9 @@ use super::seat_directories::{SeatPreparation, not_of_clients};
 use super::{ClientSession, FrameRefusal, take_name};
 use crate::client::{LiveDir, LiveFile, Request};
 use crate::server::other_seats::UnansweredCall;
-use crate::wire::{CHANGE_ITEMS_MAX, FrameHeader, MoveTarget, NamingOutcome, SeatFileNaming, Verb};
+use crate::wire::{
+    CHANGE_ITEMS_MAX, FrameHeader, MoveRequest, MoveTarget, NamingOutcome, SeatFileNaming, Verb,
+};
 
 /// A file that is being moved to another seat.
 #[derive(Debug)]
@@ -39,12 +41,18 @@ pub(super) struct FileMove {
     /// The file, or the record of its name if it is at another seat itself.
     inode: Inode,
     target: MoveTarget,
-    /// The request: its number, and that below which its client has all answers.
-    request: (u64, u64),
+    request: MoveRequest,
     /// True if the old name stays.
     is_link: bool,
     /// True if both names are of the same file, so that neither changes.
     is_same_file: bool,
+}
+
+impl FileMove {
+    /// The seat that has the new name.
+    pub fn target_seat(&self) -> u16 {
+        self.target.seat
+    }
 }
 
 /// The outcome of the steps of a move at other seats.
@@ -135,7 +143,8 @@ impl ClientSession<'_> {
             return Ok(None);
         }
         let answered_below = header.number.saturating_add(1).saturating_sub(header.window.into());
-        let (request, is_same_file) = ((header.number, answered_below), false);
+        let (client, number, is_same_file) = (self.client, header.number, false);
+        let request = MoveRequest { client, number, answered_below };
         let moved = FileMove { dir, name, inode, target, request, is_link, is_same_file };
         Ok(Some(SeatPreparation::Moved(Box::new(moved))))
     }
@@ -176,7 +185,7 @@ impl ClientSession<'_> {
             file,
             attributes: (mode, uid, gid, size),
             replaces_same: moving.is_unfinished((moved.dir.id(), &moved.name), id),
-            request: (self.client, moved.request.0, moved.request.1),
+            request: moved.request,
         };
         if !self.served.commit().has_lease() {
             // Another server may have taken over, and have ended this rename.
@@ -274,9 +283,12 @@ impl ClientSession<'_> {
     /// Gives a file at another seat a name at this one, for the server of the old name.
     pub(super) fn name_seat_file(&self, naming: &SeatFileNaming) -> Result<NamingOutcome> {
         let (own, seats) = (self.served.seat(), self.served.seats());
-        let (client, number, answered_below) = naming.request;
-        if seats.done_moves().has(client, number) {
-            return Ok(NamingOutcome::DoneBefore);
+        let (request, place) = (naming.request, naming.file.device());
+        match seats.done_moves().place(request.client, request.number) {
+            // It is the same request, which has come again.
+            Some(done) if done == place => return Ok(NamingOutcome::Named),
+            Some(_) => return Ok(NamingOutcome::DoneBefore),
+            None => {}
         }
         // As the user: the path may lead through directories of others.
         let user = self.served.session_of(naming.identity.clone());
@@ -290,14 +302,13 @@ impl ClientSession<'_> {
         let attributes =
             Inode { uid, gid, size, ..Inode::new(NameKind::Link, mode, user.now_ns()) };
         let mut superuser = self.served.session_of(Identity::root());
-        let record = seats.done_moves().record_with(client, number, answered_below);
+        let record = seats.done_moves().record_with(request, place);
         superuser.attach_request(Some(&record))?;
         let how = (own, naming.replaces_same);
         let named = superuser.name_seat_file((&dir, name), (&naming.file, &attributes), how)?;
         let SeatNaming::Named(replaced) = named else { return Ok(NamingOutcome::SameFile) };
         replaced.into_iter().for_each(|replaced| seats.moving().release(replaced));
-        let done = (number, answered_below);
-        for forgotten in seats.done_moves().add(client, done, self.served.clock()) {
+        for forgotten in seats.done_moves().add(request, place, self.served.clock()) {
             // One that stays is removed by a later server.
             let _ = self.superuser.remove_request(forgotten);
         }

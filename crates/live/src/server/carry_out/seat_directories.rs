@@ -7,6 +7,7 @@
 //! the change finds out whether what was prepared still holds.
 
 use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
 
 use esker_base::wire::WireInput;
 use esker_base::{Error, Kind, Random, Result};
@@ -86,6 +87,8 @@ const ATTEMPTS_MAX: u32 = 20;
 /// Attempts to move a file to a seat where a snapshot or other moves are under way: longer than a freeze
 /// lasts, at a few milliseconds each.
 const MOVE_ATTEMPTS_MAX: u32 = 4000;
+/// Longest time for which a seat gives way to another that moves a file at the same time.
+const GIVE_WAY_MAX: Duration = Duration::from_secs(1);
 
 impl ClientSession<'_> {
     /// True if `verb` may need another seat.
@@ -336,8 +339,13 @@ impl ClientSession<'_> {
                 self.remove_root(*id)
             }
             SeatPreparation::Moved(moved) => {
+                let began = Instant::now();
                 if let MoveOutcome::Busy = self.carry_out_move(moved)? {
                     self.end_move(moved);
+                    // Of two seats that move files to each other's names, one gives way.
+                    if own > moved.target_seat() {
+                        std::thread::sleep((began.elapsed() * 2).min(GIVE_WAY_MAX));
+                    }
                     *step = SeatPreparation::Busy;
                 }
                 Ok(())

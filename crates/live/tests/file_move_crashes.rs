@@ -1,0 +1,347 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Renames of files between seats while servers die, are fenced and are away, and while the store stops.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use esker_base::store::{FaultEffect, FaultStore, SharedStore};
+use esker_base::{Kind, Random, Result};
+use esker_fs::ops::RenameFlags;
+use esker_fs::repository::Repository;
+use esker_live::client::{LiveClientOptions, LiveDir, Request};
+use esker_live::{LiveServer, LiveTree};
+
+use crate::campaign;
+use crate::file_moves::{create, kind_of, one_at_each_seat, wait_for_count};
+use crate::gated_store::{GatedCalls, GatedStore};
+use crate::seats::{SeatedStore, all_paths, all_paths_of};
+use crate::served::{NAME, client_options, server_options};
+
+/// The store stops at each request of both servers while files are moved: each is there afterwards, at
+/// its old name or at its new one.
+#[test]
+fn a_stop_at_any_store_request_loses_no_file() -> Result<()> {
+    const AT_ONCE: u64 = 24;
+    let mut begin = 0;
+    loop {
+        let done: Vec<bool> = std::thread::scope(|scope| {
+            let stops = begin..begin + AT_ONCE;
+            let run = |stop| scope.spawn(move || is_done_before_stop(stop).expect("no failure"));
+            let runs: Vec<_> = stops.map(run).collect();
+            runs.into_iter().map(|run| run.join().expect("no panic")).collect()
+        });
+        if let Some(first) = done.iter().position(|is_done| *is_done) {
+            assert!(begin + first as u64 > 10, "{first} store requests");
+            return Ok(());
+        }
+        begin += AT_ONCE;
+    }
+}
+
+const MOVED: usize = 4;
+
+/// Stops the store at request `stop` from when files are moved; true if they were before.
+fn is_done_before_stop(stop: u64) -> Result<bool> {
+    let live = SeatedStore::new(2);
+    let servers = live.serve_all();
+    let mut tree = live.connect();
+    let dirs = one_at_each_seat(&mut tree, 2)?;
+    for number in 0..MOVED {
+        create(
+            &mut tree,
+            &dirs[0],
+            format!("f{number}").as_bytes(),
+            format!("{number}").as_bytes(),
+        )?;
+        create(&mut tree, &dirs[1], format!("f{number}").as_bytes(), b"replaced")?;
+    }
+    tree.sync()?;
+    drop((servers, tree));
+    let faults = Arc::new(FaultStore::new(live.store.clone(), stop));
+    let store: SharedStore = faults.clone();
+    let faulty = SeatedStore { repository: Repository::new(store.clone()), store, seats: 2 };
+    let servers = faulty.serve_all();
+    let options = LiveClientOptions { patience: Duration::from_millis(300), ..client_options() };
+    let mut tree = LiveTree::connect(&live.store, NAME, options)?;
+    let dirs = [tree.dir(&dirs[0].path)?, tree.dir(&dirs[1].path)?];
+    faults.stop_at(faults.operations() + stop, FaultEffect::None);
+    let mut moved = 0;
+    for number in 0..MOVED {
+        let name = format!("f{number}").into_bytes();
+        // There and back, and over the other one.
+        let steps = [(0, 1, b"far"), (1, 0, b"bak")].map(|(from, to, by)| (from, to, by));
+        let mut at = (0, name.clone());
+        for (from, to, by) in steps {
+            assert_eq!(from, at.0);
+            let new = [&name[..], by].concat();
+            if tree.rename((&dirs[from], &at.1), (&dirs[to], &new)).is_err() {
+                break;
+            }
+            at = (to, new);
+        }
+        if at.0 != 0 || at.1 == name || tree.rename((&dirs[0], &at.1), (&dirs[1], &name)).is_err() {
+            break;
+        }
+        moved += 1;
+    }
+    drop((servers, tree));
+
+    let store = faults.after_process_death()?;
+    let live = SeatedStore { repository: Repository::new(store.clone()), store, seats: 2 };
+    let servers = live.serve_all();
+    let mut tree = live.connect();
+    let all = all_paths(&mut tree, &LiveDir::root())?;
+    for number in 0..MOVED {
+        let content = number.to_string().into_bytes();
+        let names = all.iter().filter(|(_, found)| **found == content).count();
+        assert!((1..3).contains(&names), "stop {stop}, file {number}: {names} names, {all:?}");
+        if number < moved {
+            let path = dirs[1].join(format!("f{number}").as_bytes());
+            assert_eq!((names, all.get(&path)), (1, Some(&content)), "stop {stop}");
+        }
+    }
+    let set = tree.snapshot("end")?;
+    assert_eq!(all_paths_of(&live.repository, set)?, all, "stop {stop}");
+    // Every name can be removed, and nothing dangles.
+    for dir in &dirs {
+        for entry in tree.list(dir)? {
+            tree.change(Request::unlink(dir, &[&entry.name]))?;
+        }
+    }
+    drop(tree);
+    for server in servers {
+        server.end()?;
+    }
+    live.assert_sound()?;
+    Ok(moved == MOVED)
+}
+
+/// Servers die, end and are fenced while clients move files between all seats, durably: every file is
+/// at its last name, with its content.
+#[test]
+fn each_file_is_moved_once_while_servers_come_and_go() {
+    campaign::quick(3..4, |seed| {
+        let servers = servers_come_and_go(seed, 1500).expect("all requests succeed");
+        assert!(servers > 5, "{servers} servers");
+    });
+}
+
+#[test]
+#[ignore = "long: see scripts/soak.sh"]
+fn soak_each_file_is_moved_once_while_servers_come_and_go() {
+    campaign::soak(|seed| {
+        servers_come_and_go(seed, 4000).expect("all requests succeed");
+    });
+}
+
+/// One client's moves; returns where its files are at the end. A rename that is repeated after both of
+/// its steps were done may find nothing any more.
+fn move_files(
+    (live, dirs): (&SeatedStore, &[LiveDir]),
+    client: usize,
+    (seed, rounds): (u64, usize),
+) -> Result<Vec<usize>> {
+    const FILES: usize = 5;
+    let mut tree = live.connect();
+    let mut random = Random::from_seed(seed ^ client as u64);
+    let name_of = |file: usize| format!("c{client}.{file}").into_bytes();
+    for file in 0..FILES {
+        tree.change(Request::create(&dirs[0], 0o644, &[&name_of(file)]).durable())?;
+        tree.write(&dirs[0], &name_of(file), 0, &name_of(file))?;
+    }
+    tree.sync().or_else(|error| match error.kind() {
+        // A takeover before lost the content of files that were not synced.
+        Kind::DeviceFailed => {
+            (0..FILES).try_for_each(|file| tree.write(&dirs[0], &name_of(file), 0, &name_of(file)))
+        }
+        _ => Err(error),
+    })?;
+    let mut places = vec![0; FILES];
+    for round in 0..rounds {
+        let file = random.below(FILES as u64) as usize;
+        let to = (places[file] + 1 + random.below(2) as usize) % dirs.len();
+        let name = name_of(file);
+        tree.rename((&dirs[places[file]], &name), (&dirs[to], &name))
+            .map_err(|error| error.within(format!("round {round} of client {client}")))?;
+        places[file] = to;
+    }
+    tree.close()?;
+    Ok(places)
+}
+
+fn servers_come_and_go(seed: u64, rounds: usize) -> Result<u64> {
+    const CLIENTS: usize = 2;
+    let live = SeatedStore::new(3);
+    let mut servers: Vec<Option<LiveServer>> = live.serve_all().into_iter().map(Some).collect();
+    let dirs = one_at_each_seat(&mut live.connect(), 3)?;
+    live.connect().sync()?;
+    let is_done = AtomicBool::new(false);
+    let (count, places) = std::thread::scope(|scope| -> Result<(u64, Vec<Vec<usize>>)> {
+        let workers: Vec<_> = (0..CLIENTS)
+            .map(|client| {
+                let (live, dirs) = (&live, &dirs[..]);
+                scope.spawn(move || move_files((live, dirs), client, (seed, rounds)))
+            })
+            .collect();
+        let replaced = scope.spawn(|| {
+            let (mut random, mut count) = (Random::from_seed(seed), 0);
+            while !is_done.load(Ordering::Relaxed) {
+                std::thread::sleep(Duration::from_millis(20 + random.below(80)));
+                let seat = random.below(3) as u16;
+                let server = &mut servers[usize::from(seat)];
+                match random.below(3) {
+                    0 => server.take().map_or(Ok(()), |server| server.end()).expect("an end"),
+                    1 => drop(server.take()),
+                    _ => {}
+                }
+                drop(server.replace(live.serve(seat)));
+                count += 1;
+            }
+            count
+        });
+        let places: Result<Vec<Vec<usize>>> =
+            workers.into_iter().map(|worker| worker.join().expect("no panic")).collect();
+        is_done.store(true, Ordering::Relaxed);
+        let count = replaced.join().expect("no panic");
+        Ok((count, places?))
+    })?;
+    let mut tree = live.connect();
+    let all = all_paths(&mut tree, &LiveDir::root())?;
+    let mut expected = 0;
+    for (client, places) in places.iter().enumerate() {
+        for (file, place) in places.iter().enumerate() {
+            let name = format!("c{client}.{file}").into_bytes();
+            assert_eq!(all.get(&dirs[*place].join(&name)), Some(&name), "seed {seed}");
+            expected += 1;
+        }
+    }
+    let files = all.values().filter(|content| !content.is_empty()).count();
+    assert_eq!(files, expected, "seed {seed}: {all:?}");
+    let set = tree.snapshot("end")?;
+    assert_eq!(all_paths_of(&live.repository, set)?, all);
+    for server in servers.into_iter().flatten() {
+        server.end()?;
+    }
+    live.assert_sound()?;
+    Ok(count)
+}
+
+/// The change that another client makes to the new name before the rename is repeated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Meanwhile {
+    Removed,
+    Renamed,
+}
+
+/// Symptom: a rename was carried out twice: the file had its new name again after another client had
+/// removed it, or both that and the one to which the other client had moved it. Cause: the server of the
+/// old name had died before its last step, and the next one, to which the client repeated the request, did
+/// not know that the first two were done. Fix: the server of the new name records the requests for which
+/// it has named files.
+#[test]
+fn a_rename_that_is_repeated_after_a_takeover_is_carried_out_once() -> Result<()> {
+    for meanwhile in [Meanwhile::Removed, Meanwhile::Renamed] {
+        let live = SeatedStore::new(2);
+        let all_appends = GatedCalls { append_bytes_min: 1, syncs: true };
+        let syncs = GatedCalls { append_bytes_min: usize::MAX, syncs: true };
+        let (old_store, old_gate) = GatedStore::over(live.store.clone(), all_appends);
+        let (new_store, new_gate) = GatedStore::over(live.store.clone(), syncs);
+        let serve = |store: SharedStore, seat| {
+            LiveServer::start(&Repository::new(store), (NAME, seat), server_options())
+        };
+        let (first, _second) = (serve(old_store, 0)?, serve(new_store, 1)?);
+        let (mut tree, mut other) = (live.connect(), live.connect());
+        let dirs = one_at_each_seat(&mut tree, 2)?;
+        create(&mut tree, &dirs[0], b"a", b"content")?;
+        tree.sync()?;
+        other.dir(&dirs[1].path)?;
+        new_gate.close();
+        std::thread::scope(|scope| -> Result<()> {
+            let renamer = scope.spawn(|| {
+                let mut tree = live.connect();
+                tree.rename((&dirs[0], b"a"), (&dirs[1], b"b"))
+            });
+            while other.lookup(&dirs[1], b"b").is_err() {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            // The new name is durable, and the removal of the old one is not.
+            old_gate.close();
+            new_gate.open();
+            std::thread::sleep(Duration::from_millis(300));
+            let (b, c) = ((&dirs[1], &b"b"[..]), (&dirs[1], &b"c"[..]));
+            other.change(match meanwhile {
+                Meanwhile::Removed => Request::unlink(&dirs[1], &[b"b"]).durable(),
+                Meanwhile::Renamed => Request::rename(b, c, RenameFlags::Replace).durable(),
+            })?;
+            let next = live.serve(0);
+            renamer.join().expect("no panic")?;
+            let all = all_paths(&mut other, &LiveDir::root())?;
+            let files: Vec<_> =
+                all.into_iter().filter(|(_, content)| !content.is_empty()).collect();
+            let expected = match meanwhile {
+                Meanwhile::Removed => Vec::new(),
+                Meanwhile::Renamed => vec![(dirs[1].join(b"c"), b"content".to_vec())],
+            };
+            assert_eq!(files, expected, "{meanwhile:?}");
+            old_gate.open();
+            next.end()
+        })?;
+        drop(first);
+    }
+    Ok(())
+}
+
+/// Symptom: each rename that failed because the server of the new name was away left one name more that
+/// was counted for the file, so that its content was never given up. Cause: it kept the name among the
+/// seat roots also if nothing had been sent. Fix: that is removed.
+#[test]
+fn a_rename_to_a_seat_without_a_server_leaves_nothing() -> Result<()> {
+    let live = SeatedStore::new(2);
+    let mut servers = live.serve_all();
+    let mut tree = live.connect();
+    let dirs = one_at_each_seat(&mut tree, 2)?;
+    create(&mut tree, &dirs[0], b"f", b"content")?;
+    tree.sync()?;
+    servers.pop().expect("two").end()?;
+    let request = || Request::rename_across((&dirs[0], b"f"), (&dirs[1], b"g"), true);
+    assert_eq!(kind_of(tree.change(request())), Kind::Unavailable);
+    wait_for_count(&mut tree, &dirs[0], b"f", 1)?;
+    servers.push(live.serve(1));
+    tree.change(request())?;
+    wait_for_count(&mut tree, &dirs[1], b"g", 1)?;
+    for server in servers {
+        server.end()?;
+    }
+    live.assert_sound()
+}
+
+/// Symptom: a rename that had failed for lack of an answer, and was carried out late, succeeded when it
+/// was called again and left both names. Cause: it looked like a rename to another name of the same file.
+/// Fix: the server knows which of its moves had no answer, and ends them.
+#[test]
+fn a_rename_is_called_again_after_it_got_no_answer() -> Result<()> {
+    let live = SeatedStore::new(2);
+    let syncs = GatedCalls { append_bytes_min: usize::MAX, syncs: true };
+    let (store, gate) = GatedStore::over(live.store.clone(), syncs);
+    let far = LiveServer::start(&Repository::new(store), (NAME, 1), server_options())?;
+    let near = live.serve(0);
+    let mut tree = live.connect();
+    let dirs = one_at_each_seat(&mut tree, 2)?;
+    create(&mut tree, &dirs[0], b"a", b"content")?;
+    tree.sync()?;
+    gate.close();
+    let failed = tree.rename((&dirs[0], b"a"), (&dirs[1], b"b"));
+    assert_eq!(kind_of(failed), Kind::Unavailable);
+    gate.open();
+    while tree.lookup(&dirs[1], b"b").is_err() {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    tree.rename((&dirs[0], b"a"), (&dirs[1], b"b"))?;
+    assert_eq!(kind_of(tree.lookup(&dirs[0], b"a")), Kind::NotFound);
+    assert_eq!(tree.read(&dirs[1], b"b")?, b"content");
+    wait_for_count(&mut tree, &dirs[1], b"b", 1)?;
+    near.end()?;
+    far.end()?;
+    live.assert_sound()
+}
