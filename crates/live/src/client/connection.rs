@@ -77,6 +77,8 @@ pub struct LiveConnection {
     store: SharedStore,
     name: String,
     seat: u16,
+    /// True if the namespace has no other seat.
+    is_alone: bool,
     who: ClientIdentity,
     patience: Duration,
     notice: Option<WaitNotice>,
@@ -125,13 +127,15 @@ impl LiveConnection {
         (name, seat): (&str, u16),
         options: LiveClientOptions,
     ) -> Result<Self> {
-        let set = LiveNamespace::load(&**store, name)?.seat(seat)?;
+        let live = LiveNamespace::load(&**store, name)?;
+        let (set, is_alone) = (live.seat(seat)?, live.seats.len() == 1);
         let LiveClientOptions { identity, secret, patience, notice } = options;
         let client = Random::from_system().next_u64();
         let mut connection = Self {
             store: store.clone(),
             name: name.to_owned(),
             seat,
+            is_alone,
             who: ClientIdentity { client, set, secret, identity },
             patience: patience.min(PATIENCE_MAX),
             notice,

@@ -18,7 +18,7 @@ use esker_fs::stack::identity::Identity;
 use esker_table::manifest::SetId;
 
 const MAGIC: &[u8; 8] = b"ESKRLIVE";
-const VERSION: u16 = 3;
+const VERSION: u16 = 4;
 /// Supplementary groups of a user, at most: as many as Linux allows.
 const GROUPS_MAX: usize = 65_536;
 
@@ -76,7 +76,7 @@ impl ClientHello {
             return Err(input.damage("a client of a live namespace"));
         }
         if input.u16()? != VERSION {
-            return Err(input.damage("version 3 of the protocol"));
+            return Err(input.damage("version 4 of the protocol"));
         }
         let method = match input.u8()? {
             1 => HelloMethod::PeerCredentials,

@@ -35,9 +35,9 @@ Examples:
   esker live mkdir run:/results
   esker live mkdir --spread run:/steps      one large directory, shared by all servers")]
     Mkdir {
-        /// Spread the names in each of them over all seats. With N seats, N-1 of N renames and links
-        /// from a name in it to another then fail, so it is not for programs that write a temporary
-        /// file and rename it
+        /// Spread the names in each of them over all seats, so that all servers share the work of one
+        /// large directory. With N seats, N-1 of N renames in it are between seats and wait for three
+        /// syncs
         #[arg(long)]
         spread: bool,
         /// The directories
@@ -126,7 +126,16 @@ impl LiveFileAction {
                 in_tree(context, &from, |tree| {
                     let (old_dir, old) = tree.locate(&from.path)?;
                     let (dir, name) = tree.locate(&to.path)?;
-                    tree.rename((&old_dir, old), (&dir, name))?;
+                    tree.rename((&old_dir, old), (&dir, name)).map_err(|error| {
+                        match error.kind() {
+                            Kind::CrossDevice => {
+                                let what =
+                                    format!("{}: copy it, or use `mv` in a mount", error.context());
+                                Error::new(Kind::CrossDevice, what)
+                            }
+                            _ => error,
+                        }
+                    })?;
                     tree.sync()
                 })
             }

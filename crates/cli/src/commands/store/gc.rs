@@ -58,11 +58,13 @@ impl GcCommand {
     pub fn run(self, context: &CommandContext) -> Result<()> {
         let session_options = SessionSettings::for_few().options(context);
         let (sessions, report) = progress::watch_store(context, "gc:", |repository| {
-            let sessions = repository.give_up_left(
+            let mut sessions = repository.give_up_left(
                 self.sessions_older_than,
                 self.dry_run,
                 &session_options,
             )?;
+            // A set of a live namespace is never given up; a trial run does not try.
+            sessions.given_up.retain(|session| log::live_name(&session.node).is_none());
             let given_up = sessions.given_up.iter().map(|session| session.node.set).collect();
             let report = repository.gc(&GcOptions {
                 grace: self.grace,

@@ -33,7 +33,7 @@ impl LiveConnection {
             // A server that accepts connections and ends them without an answer is none.
             if std::mem::take(&mut self.awaits_first_answer) && clock.monotonic_ns() >= deadline_ns
             {
-                let error = unserved((&self.name, self.seat), last);
+                let error = unserved((&self.name, self.seat), self.is_alone, last);
                 self.fail_pending(&error);
                 return Err(error);
             }
@@ -65,7 +65,7 @@ impl LiveConnection {
             // A server that refused the client will do so again.
             let is_refused = last.as_ref().is_some_and(|error| !may_reconnect(error));
             if is_refused || clock.monotonic_ns() >= deadline_ns {
-                let error = unserved((&self.name, self.seat), last);
+                let error = unserved((&self.name, self.seat), self.is_alone, last);
                 self.fail_pending(&error);
                 return Err(error);
             }
@@ -111,8 +111,8 @@ impl LiveConnection {
     }
 }
 
-fn unserved((name, seat): (&str, u16), last: Option<Error>) -> Error {
-    let (of, command) = command_to_serve(name, seat);
+fn unserved(of: (&str, u16), is_alone: bool, last: Option<Error>) -> Error {
+    let (of, command) = command_to_serve(of, is_alone);
     let advice = format!("`{command}` runs one");
     match last {
         Some(error) if !may_reconnect(&error) => error,
@@ -124,12 +124,11 @@ fn unserved((name, seat): (&str, u16), last: Option<Error>) -> Error {
     }
 }
 
-/// Returns `seat` of the live namespace `name` as messages name it, and the command that serves it.
-pub(super) fn command_to_serve(name: &str, seat: u16) -> (String, String) {
-    match seat {
-        0 => (name.to_owned(), format!("esker live serve {name}")),
-        seat => {
-            (format!("seat {seat} of {name}"), format!("esker live serve {name} --seats {seat}"))
-        }
+/// Returns `seat` of the live namespace `name`, the only one if `is_alone`, as messages name it, and the
+/// command that serves it.
+pub(super) fn command_to_serve((name, seat): (&str, u16), is_alone: bool) -> (String, String) {
+    if is_alone {
+        return (name.to_owned(), format!("esker live serve {name}"));
     }
+    (format!("seat {seat} of {name}"), format!("esker live serve {name} --seats {seat}"))
 }

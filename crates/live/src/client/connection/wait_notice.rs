@@ -50,7 +50,7 @@ impl LiveConnection {
         if u128::from(waited_ns) < SILENCE_MAX.as_nanos() {
             return;
         }
-        let (of, command) = command_to_serve(&self.name, self.seat);
+        let (of, command) = command_to_serve((&self.name, self.seat), self.is_alone);
         notice.0(match waiting {
             Waiting::ForServer => {
                 let patience = self.patience.as_secs();
