@@ -55,6 +55,36 @@ fn a_spread_directory_is_one_in_mounts() {
     assert!(!mounts.a("wide").exists());
 }
 
+/// Renames and links a file between directories by both mounts, while it is open.
+fn move_between(mounts: &LiveMounts, number: usize) {
+    let dir = |number: usize| format!("d{}", number % 12);
+    let (from, to) = (dir(number), dir(number * 5 + 1));
+    let path = mounts.a(&format!("{from}/f{number}"));
+    let mut file = File::create_new(&path).expect("a file");
+    file.write_all(b"before ").expect("a write");
+    let inode = file.metadata().expect("stat").ino();
+    let moved = mounts.a(&format!("{to}/moved"));
+    let replaced = fs::metadata(&moved).is_ok();
+    fs::rename(&path, &moved).expect("a rename");
+    assert!(!path.exists() && !mounts.b(&format!("{from}/f{number}")).exists());
+    file.write_all(b"after").expect("a write");
+    drop(file);
+    assert_eq!(fs::metadata(&moved).expect("stat").ino(), inode);
+    let shown = mounts.b(&format!("{to}/moved"));
+    assert_eq!(fs::read(&shown).expect("a file"), b"before after", "{number} {replaced}");
+    fs::write(&shown, b"again").expect("a write");
+    assert_eq!(fs::read(&moved).expect("a file"), b"again");
+    fs::set_permissions(&shown, fs::Permissions::from_mode(0o604)).expect("chmod");
+    assert_eq!(fs::metadata(&moved).expect("stat").permissions().mode() & 0o777, 0o604);
+    let link = mounts.b(&format!("{}/link{number}", dir(number + 3)));
+    fs::hard_link(&shown, &link).expect("a link");
+    assert_eq!(fs::metadata(&link).expect("stat").nlink(), 2);
+    assert!(fs::hard_link(&shown, &link).is_err(), "it exists");
+    fs::remove_file(mounts.a(&format!("{to}/moved"))).expect("a removal");
+    assert_eq!(fs::read(&link).expect("a file"), b"again");
+    fs::rename(&link, mounts.b(&format!("{to}/moved"))).expect("a rename");
+}
+
 /// Files are renamed and linked between directories at different seats, while they are open.
 #[test]
 fn files_are_renamed_and_linked_between_seats_in_mounts() {
@@ -64,34 +94,7 @@ fn files_are_renamed_and_linked_between_seats_in_mounts() {
     let mounts = LiveMounts::of_seats("3", &["--refresh", "0"]);
     let [here, there] = mounts.at.clone();
     (0..12).for_each(|number| fs::create_dir(mounts.a(&format!("d{number}"))).expect("mkdir"));
-    let dir = |number: usize| format!("d{}", number % 12);
-    for number in 0..60 {
-        let (from, to) = (dir(number), dir(number * 5 + 1));
-        let path = mounts.a(&format!("{from}/f{number}"));
-        let mut file = File::create_new(&path).expect("a file");
-        file.write_all(b"before ").expect("a write");
-        let inode = file.metadata().expect("stat").ino();
-        let moved = mounts.a(&format!("{to}/moved"));
-        let replaced = fs::metadata(&moved).is_ok();
-        fs::rename(&path, &moved).expect("a rename");
-        assert!(!path.exists() && !mounts.b(&format!("{from}/f{number}")).exists());
-        file.write_all(b"after").expect("a write");
-        drop(file);
-        assert_eq!(fs::metadata(&moved).expect("stat").ino(), inode);
-        let shown = mounts.b(&format!("{to}/moved"));
-        assert_eq!(fs::read(&shown).expect("a file"), b"before after", "{number} {replaced}");
-        fs::write(&shown, b"again").expect("a write");
-        assert_eq!(fs::read(&moved).expect("a file"), b"again");
-        fs::set_permissions(&shown, fs::Permissions::from_mode(0o604)).expect("chmod");
-        assert_eq!(fs::metadata(&moved).expect("stat").permissions().mode() & 0o777, 0o604);
-        let link = mounts.b(&format!("{}/link{number}", dir(number + 3)));
-        fs::hard_link(&shown, &link).expect("a link");
-        assert_eq!(fs::metadata(&link).expect("stat").nlink(), 2);
-        assert!(fs::hard_link(&shown, &link).is_err(), "it exists");
-        fs::remove_file(mounts.a(&format!("{to}/moved"))).expect("a removal");
-        assert_eq!(fs::read(&link).expect("a file"), b"again");
-        fs::rename(&link, mounts.b(&format!("{to}/moved"))).expect("a rename");
-    }
+    (0..60).for_each(|number| move_between(&mounts, number));
     let refused = rustix::fs::renameat_with(
         rustix::fs::CWD,
         mounts.a("d1/moved"),

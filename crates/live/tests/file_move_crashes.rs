@@ -66,25 +66,7 @@ fn is_done_before_stop(stop: u64) -> Result<bool> {
     let mut tree = LiveTree::connect(&live.store, NAME, options)?;
     let dirs = [tree.dir(&dirs[0].path)?, tree.dir(&dirs[1].path)?];
     faults.stop_at(faults.operations() + stop, FaultEffect::None);
-    let mut moved = 0;
-    for number in 0..MOVED {
-        let name = format!("f{number}").into_bytes();
-        // There and back, and over the other one.
-        let steps = [(0, 1, b"far"), (1, 0, b"bak")].map(|(from, to, by)| (from, to, by));
-        let mut at = (0, name.clone());
-        for (from, to, by) in steps {
-            assert_eq!(from, at.0);
-            let new = [&name[..], by].concat();
-            if tree.rename((&dirs[from], &at.1), (&dirs[to], &new)).is_err() {
-                break;
-            }
-            at = (to, new);
-        }
-        if at.0 != 0 || at.1 == name || tree.rename((&dirs[0], &at.1), (&dirs[1], &name)).is_err() {
-            break;
-        }
-        moved += 1;
-    }
+    let moved = (0..MOVED).take_while(|number| move_around(&mut tree, &dirs, *number)).count();
     drop((servers, tree));
 
     let store = faults.after_process_death()?;
@@ -115,6 +97,15 @@ fn is_done_before_stop(stop: u64) -> Result<bool> {
     }
     live.assert_sound()?;
     Ok(moved == MOVED)
+}
+
+/// Moves a file there and back, and over another one; false if that fails.
+fn move_around(tree: &mut LiveTree, dirs: &[LiveDir], number: usize) -> bool {
+    let name = format!("f{number}").into_bytes();
+    let names = [name.clone(), [&name[..], b"far"].concat(), [&name[..], b"back"].concat(), name];
+    [(0, 1), (1, 0), (0, 1)].iter().zip(names.windows(2)).all(|((from, to), names)| {
+        tree.rename((&dirs[*from], &names[0]), (&dirs[*to], &names[1])).is_ok()
+    })
 }
 
 /// Servers die, end and are fenced while clients move files between all seats, durably: every file is

@@ -181,7 +181,7 @@ fn a_file_has_names_at_several_seats() -> Result<()> {
     }
     assert_eq!(all_paths_of(&live.repository, set)?, all);
     let session = live.repository.begin(&[set], session_options())?;
-    let shown = session.namespace().stat(&dirs[2].join(b"i"), FollowLinks::No)?;
+    let shown = session.namespace().stat(dirs[2].join(b"i"), FollowLinks::No)?;
     assert_eq!(shown.nlink, 3);
     live.assert_sound()
 }

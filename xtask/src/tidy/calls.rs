@@ -50,6 +50,7 @@ const AMBIENT_SOURCES: &[AmbientSource] = &[
             ("crates/esker/src/", "the default of options for programs; documentation"),
             ("crates/fs/src/repository.rs", "the default of a constructor that has a variant"),
             ("crates/live/src/client/connection.rs", "times sockets"),
+            ("crates/live/src/client/connection/wait_notice.rs", "times sockets"),
             ("crates/live/src/client/connection/reconnect.rs", "times sockets"),
             ("crates/table/src/table/reader.rs", "times requests, to learn a store's pace"),
             ("crates/workbench/src/pace.rs", "paces real operations"),

@@ -9,7 +9,7 @@ use std::borrow::Cow;
 
 use esker_base::{Error, Kind, Result};
 
-use crate::inode::{DirId, FileKind};
+use crate::inode::{DirId, FileKind, Inode};
 use crate::stack::dir::Dir;
 use crate::stack::identity::EXECUTE;
 use crate::stack::namespace::{FollowLinks, Namespace, PathTarget};
@@ -190,22 +190,9 @@ impl Namespace {
                 continue;
             }
             if let Some(seat) = inode.seat() {
-                let (id, rest) = match inode.seat_file() {
-                    None => (inode.dir_id(), rest.text(b"")?),
-                    Some(file) if is_last && !rest.wants_dir => {
-                        (DirId::SEAT_ROOTS, file.root_name().into_bytes())
-                    }
-                    Some(_) => {
-                        let what = format!("{}: not a directory", show(&name));
-                        return Err(Error::new(Kind::NotADirectory, what));
-                    }
-                };
-                return Ok(SeatSearch::Elsewhere {
-                    seat,
-                    id,
-                    name: (dir, name.into_owned()),
-                    rest,
-                });
+                let (id, rest) = at_seat(&inode, &name, &rest)?;
+                let name = (dir, name.into_owned());
+                return Ok(SeatSearch::Elsewhere { seat, id, name, rest });
             }
             if is_last && !rest.wants_dir {
                 let name = name.into_owned();
@@ -222,6 +209,18 @@ impl Namespace {
             Some((parent, name)) => PathTarget { dir: parent, name, inode },
             None => PathTarget { dir, name: Vec::new(), inode },
         }))
+    }
+}
+
+/// Returns the directory at another seat at which a path goes on that has come to `name`, whose record is
+/// `inode`, and the path from there.
+fn at_seat(inode: &Inode, name: &[u8], rest: &RestOfPath) -> Result<(DirId, Vec<u8>)> {
+    match inode.seat_file() {
+        None => Ok((inode.dir_id(), rest.text(b"")?)),
+        Some(file) if rest.parts.is_empty() && !rest.wants_dir => {
+            Ok((DirId::SEAT_ROOTS, file.root_name().into_bytes()))
+        }
+        Some(_) => Err(Error::new(Kind::NotADirectory, format!("{}: not a directory", show(name)))),
     }
 }
 

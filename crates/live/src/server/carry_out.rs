@@ -65,6 +65,8 @@ pub(super) struct ClientSession<'a> {
     repeats_directories: bool,
     /// Attempts to prepare it that came to nothing.
     attempts: u32,
+    /// Time until which another seat's move of a file goes first, by the monotonic clock.
+    gives_way_until_ns: Cell<u64>,
     /// Directories at other seats that got no name.
     unnamed: Vec<(Vec<u16>, DirId)>,
     /// True if an answer shows the name of a directory at another seat that may not be synced: what its
@@ -86,6 +88,15 @@ pub(super) struct BatchOutcome {
     pub is_frozen: bool,
     /// The next frame waits for other clients of other seats.
     pub is_crowded: bool,
+}
+
+/// Whether a frame is carried out.
+enum FrameAdmission {
+    CarryOut,
+    /// It is tried again later.
+    Waits,
+    /// It is answered that it was not.
+    Refused,
 }
 
 /// The changes of a batch, under way.
@@ -162,6 +173,7 @@ impl<'a> ClientSession<'a> {
             prepared: BTreeMap::new(),
             repeats_directories: false,
             attempts: 0,
+            gives_way_until_ns: Cell::new(0),
             unnamed: Vec::new(),
             shows_unsynced: Cell::new(false),
             peer,
@@ -191,39 +203,14 @@ impl<'a> ClientSession<'a> {
             let Some((header, payload)) = split else { break };
             let (consumed, payload) = (payload.end, &rest[payload]);
             let at = out.len();
-            if self.needs_preparation(header.verb) {
-                self.finish(batch.take())?;
-                if served.freeze().is_frozen(served.clock()) {
-                    outcome.is_frozen = true;
-                    break;
-                }
-                if !self.prepare(&header, payload) {
-                    outcome.is_crowded = true;
-                    break;
-                }
-            }
-            if header.verb.is_change() && batch.is_none() {
-                let is_of_move = is_step_of_move(&header, payload)
-                    && self.check_is_of_owner("move files between seats").is_ok();
-                let is_release = is_of_move && header.verb == Verb::Unlink;
-                batch = self.begin_batch(is_release);
-                if batch.is_none() && is_of_move {
-                    // The server that asks may have to end this before it can be frozen itself.
+            match self.admit(&header, payload, (&mut batch, &mut outcome))? {
+                FrameAdmission::CarryOut => {}
+                FrameAdmission::Waits => break,
+                FrameAdmission::Refused => {
                     refuse_items(&header, &busy(), out);
                     outcome.consumed += consumed;
                     continue;
                 }
-                if batch.is_none() {
-                    // It is planned again: nothing may stay closed while this client takes its time.
-                    self.end_preparation();
-                    outcome.is_frozen = true;
-                    break;
-                }
-            }
-            if batch.is_some() && self.waits_for_move(&header, payload) {
-                self.finish(batch.take())?;
-                outcome.is_crowded = true;
-                break;
             }
             outcome.consumed += consumed;
             // A client gives up the set that was adopted once it has the answer.
@@ -259,6 +246,47 @@ impl<'a> ClientSession<'a> {
         }
         self.finish(batch.take())?;
         Ok(outcome)
+    }
+
+    /// Decides whether a frame is carried out now. A change is prepared, and `batch` is there for it.
+    fn admit(
+        &mut self,
+        header: &FrameHeader,
+        payload: &[u8],
+        (batch, outcome): (&mut Option<ChangeBatch<'a>>, &mut BatchOutcome),
+    ) -> Result<FrameAdmission> {
+        if self.needs_preparation(header.verb) {
+            self.finish(batch.take())?;
+            if self.served.freeze().is_frozen(self.served.clock()) {
+                outcome.is_frozen = true;
+                return Ok(FrameAdmission::Waits);
+            }
+            if !self.prepare(header, payload) {
+                outcome.is_crowded = true;
+                return Ok(FrameAdmission::Waits);
+            }
+        }
+        if header.verb.is_change() && batch.is_none() {
+            let is_of_move = is_step_of_move(header, payload)
+                && self.check_is_of_owner("move files between seats").is_ok();
+            *batch = self.begin_batch(is_of_move && header.verb == Verb::Unlink);
+            if batch.is_none() && is_of_move {
+                // The server that asks may have to end this before it can be frozen itself.
+                return Ok(FrameAdmission::Refused);
+            }
+            if batch.is_none() {
+                // It is planned again: nothing may stay closed while this client takes its time.
+                self.end_preparation();
+                outcome.is_frozen = true;
+                return Ok(FrameAdmission::Waits);
+            }
+        }
+        if batch.is_some() && self.waits_for_move(header, payload) {
+            self.finish(batch.take())?;
+            outcome.is_crowded = true;
+            return Ok(FrameAdmission::Waits);
+        }
+        Ok(FrameAdmission::CarryOut)
     }
 
     /// Takes the lock under which changes are carried out; `None` while they have to wait. A freeze waits

@@ -58,7 +58,7 @@ impl DoneMoves {
     }
 
     /// Returns the place of the file that request `number` of `client` has named, if it was carried out.
-    pub fn place(&self, client: u64, number: u64) -> Option<u64> {
+    pub fn named_place(&self, client: u64, number: u64) -> Option<u64> {
         self.0.lock().get(&client)?.places.get(&number).copied()
     }
 
@@ -111,9 +111,9 @@ mod tests {
         let request = |number, answered_below| MoveRequest { client: 7, number, answered_below };
         done.add(request(3, 1), 33, &SystemClock);
         done.add(request(5, 1), 55, &SystemClock);
-        let places = |done: &DoneMoves| [3, 4, 5, 9].map(|number| done.place(7, number));
+        let places = |done: &DoneMoves| [3, 4, 5, 9].map(|number| done.named_place(7, number));
         assert_eq!(places(&done), [Some(33), None, Some(55), None]);
-        assert_eq!(done.place(8, 3), None);
+        assert_eq!(done.named_place(8, 3), None);
         let record = done.record_with(request(9, 4), 99);
         assert!(next.read(&record, &SystemClock)?);
         assert_eq!(places(&next), [None, None, Some(55), Some(99)]);

@@ -9,7 +9,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use esker_base::{Error, Kind, Result};
 use esker_fs::inode::{DirId, SeatFile};
@@ -86,9 +86,8 @@ impl MovingFiles {
     /// Returns once no file is being moved, and all that lost names are released.
     ///
     /// # Errors
-    /// `Unavailable` after `patience`: a server does not answer.
+    /// `Unavailable` once nothing has ended for `patience`: a server does not answer.
     pub fn wait_for_end(&self, patience: Duration) -> Result<()> {
-        let until = Instant::now() + patience;
         let late = || {
             let what =
                 "files are being moved to or from a seat whose server does not answer; try again";
@@ -96,7 +95,7 @@ impl MovingFiles {
         };
         let mut names = self.names.lock();
         while !names.is_empty() {
-            if self.ended.wait_until(&mut names, until).timed_out() {
+            if self.ended.wait_for(&mut names, patience).timed_out() {
                 return Err(late());
             }
         }
@@ -104,7 +103,7 @@ impl MovingFiles {
         let mut released = self.released.lock();
         while released.is_busy || !released.waiting.is_empty() {
             self.hurry.notify_one();
-            if self.released_all.wait_until(&mut released, until).timed_out() {
+            if self.released_all.wait_for(&mut released, patience).timed_out() {
                 return Err(late());
             }
         }

@@ -7,7 +7,7 @@
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use esker_base::store::SharedStore;
 use esker_base::{Clock, Error, Kind, Random, Result};
@@ -106,12 +106,11 @@ struct ConnectionUse<'a>(&'a SeatConnections);
 
 impl SeatConnections {
     /// Takes a connection, or `None` for the use of a new one, once fewer than [`CONNECTIONS_MAX`] are in
-    /// use; nothing after `patience`.
+    /// use; nothing once none was returned for `patience`.
     fn take(&self, patience: Duration) -> Option<(ConnectionUse<'_>, Option<LiveConnection>)> {
-        let until = Instant::now() + patience;
         let mut unused = self.unused.lock();
         while unused.used >= CONNECTIONS_MAX {
-            if self.returned.wait_until(&mut unused, until).timed_out() {
+            if self.returned.wait_for(&mut unused, patience).timed_out() {
                 return None;
             }
         }
@@ -145,7 +144,7 @@ pub(super) struct UnansweredCall {
 /// A request to another seat whose answer is awaited.
 #[derive(Debug)]
 pub(super) struct CallUnderWay {
-    connection: LiveConnection,
+    connection: Box<LiveConnection>,
     number: u64,
 }
 
@@ -358,7 +357,7 @@ impl OtherSeats {
                 answer.map_err(not_sent)
             }
             Err(error) => {
-                let under_way = Some(CallUnderWay { connection, number });
+                let under_way = Some(CallUnderWay { connection: Box::new(connection), number });
                 Err(UnansweredCall { error, under_way })
             }
         }

@@ -197,11 +197,7 @@ impl ClientSession<'_> {
     ) -> Result<Result<ItemEffect>, FrameRefusal> {
         if matches!(verb, Verb::RenameAcross | Verb::LinkAcross) {
             take_move(verb, input)?;
-            let finished = self.finish_move(item);
-            return Ok(finished.map(|inode| match verb {
-                Verb::LinkAcross => ItemEffect::Made(Box::new(inode)),
-                _ => ItemEffect::InTree,
-            }));
+            return Ok(self.finish_move(item));
         }
         if dir.id() == DirId::SEAT_ROOTS && !is_of_file_alone(verb) {
             return self.change_seat_root(verb, input);

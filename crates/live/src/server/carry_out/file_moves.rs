@@ -24,6 +24,7 @@ use esker_fs::stack::path_search::SeatSearch;
 use tokio::runtime::Handle;
 
 use super::change_items::take_flags;
+use super::changes::ItemEffect;
 use super::named_file::NamedFile;
 use super::seat_directories::{SeatPreparation, not_of_clients};
 use super::{ClientSession, FrameRefusal, take_name};
@@ -32,6 +33,9 @@ use crate::server::other_seats::UnansweredCall;
 use crate::wire::{
     CHANGE_ITEMS_MAX, FrameHeader, MoveRequest, MoveTarget, NamingOutcome, SeatFileNaming, Verb,
 };
+
+/// Longest time for which a seat gives way to another that moves a file at the same time.
+const GIVE_WAY_MAX_NS: u64 = 1_000_000_000;
 
 /// A file that is being moved to another seat.
 #[derive(Debug)]
@@ -46,13 +50,6 @@ pub(super) struct FileMove {
     is_link: bool,
     /// True if both names are of the same file, so that neither changes.
     is_same_file: bool,
-}
-
-impl FileMove {
-    /// The seat that has the new name.
-    pub fn target_seat(&self) -> u16 {
-        self.target.seat
-    }
 }
 
 /// The outcome of the steps of a move at other seats.
@@ -170,6 +167,19 @@ impl ClientSession<'_> {
     /// # Errors
     /// Why it has no new name; `Unavailable` also if that is unknown.
     pub(super) fn carry_out_move(&self, moved: &mut FileMove) -> Result<MoveOutcome> {
+        let clock = self.served.clock();
+        let began_ns = clock.monotonic_ns();
+        let outcome = self.name_at_target(moved);
+        if matches!(outcome, Ok(MoveOutcome::Busy)) && self.served.seat() > moved.target.seat {
+            // Of two seats that move files to each other's names, one gives way.
+            let now_ns = clock.monotonic_ns();
+            let pause_ns = (2 * now_ns.saturating_sub(began_ns)).min(GIVE_WAY_MAX_NS);
+            self.gives_way_until_ns.set(now_ns.saturating_add(pause_ns));
+        }
+        outcome
+    }
+
+    fn name_at_target(&self, moved: &mut FileMove) -> Result<MoveOutcome> {
         let (seats, own) = (self.served.seats(), self.served.seat());
         let (id, random) = (moved.inode.id, Random::from_system().next_u64());
         let named = moved.inode.seat_file();
@@ -251,9 +261,8 @@ impl ClientSession<'_> {
         }
     }
 
-    /// Removes the old name of a file that has its new one at another seat, unless it is a link. Returns
-    /// the file.
-    pub(super) fn finish_move(&mut self, item: u16) -> Result<Inode> {
+    /// Removes the old name of a file that has its new one at another seat, unless it is a link.
+    pub(super) fn finish_move(&mut self, item: u16) -> Result<ItemEffect> {
         let moved = match self.prepared.remove(&item) {
             Some(SeatPreparation::Moved(moved)) => moved,
             Some(SeatPreparation::Refused(error)) => return Err(error),
@@ -267,10 +276,13 @@ impl ClientSession<'_> {
         self.end_move(&moved);
         let inode = finished?;
         self.served.seats().moving().forget_unfinished((moved.dir.id(), &moved.name));
-        if !moved.is_link && !moved.is_same_file {
+        if moved.is_link {
+            return Ok(ItemEffect::Made(Box::new(inode)));
+        }
+        if !moved.is_same_file {
             self.release_name_of(Some(&inode));
         }
-        Ok(inode)
+        Ok(ItemEffect::InTree)
     }
 
     /// Releases the file at another seat, if `inode`, which has lost a name, is the record of one.
@@ -284,7 +296,7 @@ impl ClientSession<'_> {
     pub(super) fn name_seat_file(&self, naming: &SeatFileNaming) -> Result<NamingOutcome> {
         let (own, seats) = (self.served.seat(), self.served.seats());
         let (request, place) = (naming.request, naming.file.device());
-        match seats.done_moves().place(request.client, request.number) {
+        match seats.done_moves().named_place(request.client, request.number) {
             // It is the same request, which has come again.
             Some(done) if done == place => return Ok(NamingOutcome::Named),
             Some(_) => return Ok(NamingOutcome::DoneBefore),

@@ -7,7 +7,6 @@
 //! the change finds out whether what was prepared still holds.
 
 use std::collections::BTreeMap;
-use std::time::{Duration, Instant};
 
 use esker_base::wire::WireInput;
 use esker_base::{Error, Kind, Random, Result};
@@ -87,8 +86,6 @@ const ATTEMPTS_MAX: u32 = 20;
 /// Attempts to move a file to a seat where a snapshot or other moves are under way: longer than a freeze
 /// lasts, at a few milliseconds each.
 const MOVE_ATTEMPTS_MAX: u32 = 4000;
-/// Longest time for which a seat gives way to another that moves a file at the same time.
-const GIVE_WAY_MAX: Duration = Duration::from_secs(1);
 
 impl ClientSession<'_> {
     /// True if `verb` may need another seat.
@@ -115,6 +112,9 @@ impl ClientSession<'_> {
             .is_some_and(|oldest| *oldest < header.number);
         if is_prepared || header.items > CHANGE_ITEMS_MAX || follows_lack {
             return true;
+        }
+        if self.gives_way_until_ns.get() > self.served.clock().monotonic_ns() {
+            return false;
         }
         self.end_preparation();
         let waiting = self.items_to_do(header);
@@ -339,13 +339,8 @@ impl ClientSession<'_> {
                 self.remove_root(*id)
             }
             SeatPreparation::Moved(moved) => {
-                let began = Instant::now();
                 if let MoveOutcome::Busy = self.carry_out_move(moved)? {
                     self.end_move(moved);
-                    // Of two seats that move files to each other's names, one gives way.
-                    if own > moved.target_seat() {
-                        std::thread::sleep((began.elapsed() * 2).min(GIVE_WAY_MAX));
-                    }
                     *step = SeatPreparation::Busy;
                 }
                 Ok(())
