@@ -20,7 +20,7 @@ use tokio::runtime::Runtime;
 use tokio::sync::Notify;
 use tokio::task::block_in_place;
 
-use super::other_seats::CallUnderWay;
+use super::other_seats::{CallUnderWay, UnansweredCall};
 use super::served_namespace::ServedNamespace;
 use crate::client::{LiveDir, Request};
 use crate::wire::NamingOutcome;
@@ -31,6 +31,9 @@ const RELEASE_INTERVAL: Duration = Duration::from_millis(500);
 const RELEASE_DELAY: Duration = Duration::from_millis(20);
 /// Moves without an answer that are remembered, at most.
 const UNFINISHED_MAX: usize = 10_000;
+/// Time for which an answer is awaited in one round, and the answers that are.
+const ANSWER_PATIENCE: Duration = Duration::from_millis(20);
+const AWAITED_TOGETHER: usize = 4;
 /// Files of one request.
 const RELEASED_TOGETHER: usize = 1024;
 
@@ -122,10 +125,17 @@ impl MovingFiles {
         self.hurry.notify_one();
     }
 
-    /// Records that `file` gets its name by `call`, or has to be released.
-    pub fn await_answer(&self, call: CallUnderWay, file: SeatFile) {
-        self.released.lock().unanswered.push((call, file));
-        self.lost_name.notify_one();
+    /// Records that `file` got its name by a request without an answer, or has to be released; returns why
+    /// there is none. If that stays unknown, its name among the seat roots stays.
+    pub fn keep_unanswered(&self, unanswered: UnansweredCall, file: SeatFile) -> Error {
+        match unanswered {
+            UnansweredCall::NotSent(error) | UnansweredCall::Lost(error) => error,
+            UnansweredCall::UnderWay(error, call) => {
+                self.released.lock().unanswered.push((call, file));
+                self.lost_name.notify_one();
+                error
+            }
+        }
     }
 
     /// Records that the file `id` may have another name besides `name`, by a move without an answer.
@@ -206,8 +216,9 @@ fn take_answers(
     unanswered: Vec<(CallUnderWay, SeatFile)>,
 ) -> (Vec<SeatFile>, Vec<(CallUnderWay, SeatFile)>) {
     let (mut unnamed, mut left) = (Vec::new(), Vec::new());
-    for (call, file) in unanswered {
-        match call.wait(Duration::ZERO) {
+    let mut waiting = unanswered.into_iter();
+    for (call, file) in waiting.by_ref().take(AWAITED_TOGETHER) {
+        match call.wait(ANSWER_PATIENCE) {
             Ok(Ok(answer)) => {
                 if !matches!(answer.only(NamingOutcome::take), Ok(NamingOutcome::Named)) {
                     unnamed.push(file);
@@ -218,6 +229,7 @@ fn take_answers(
             Err(_) => {}
         }
     }
+    left.splice(..0, waiting);
     (unnamed, left)
 }
 

@@ -30,6 +30,8 @@ const PATIENCE: Duration = Duration::from_secs(5);
 const ENTRIES_PATIENCE: Duration = Duration::from_millis(300);
 /// Connections of one kind to a seat, at most.
 const CONNECTIONS_MAX: usize = 8;
+/// Connections of one kind to a seat that are kept while they are not used: a namespace may have 256 seats.
+const KEPT_CONNECTIONS: usize = 2;
 /// Connections that wait for other seats at once, at most, and those of one user: each takes a
 /// thread.
 const WAITING_MAX: usize = 128;
@@ -120,9 +122,16 @@ impl SeatConnections {
 }
 
 impl ConnectionUse<'_> {
-    /// Keeps the connection for later uses.
+    /// Keeps the connection for later uses, unless there are enough.
     fn keep(self, connection: LiveConnection) {
-        self.0.unused.lock().connections.push(connection);
+        let mut unused = self.0.unused.lock();
+        if unused.connections.len() < KEPT_CONNECTIONS {
+            unused.connections.push(connection);
+            return;
+        }
+        drop(unused);
+        // A server that does not hear it forgets the client later.
+        let _ = connection.close();
     }
 }
 
@@ -133,12 +142,14 @@ impl Drop for ConnectionUse<'_> {
     }
 }
 
-/// A request to another seat that has no answer.
-pub(super) struct UnansweredCall {
-    /// Why.
-    pub error: Error,
-    /// The request, if it may be carried out yet.
-    pub under_way: Option<CallUnderWay>,
+/// A request to another seat that has no answer, and why.
+pub(super) enum UnansweredCall {
+    /// It was not sent.
+    NotSent(Error),
+    /// It was sent, and may have an answer yet.
+    UnderWay(Error, CallUnderWay),
+    /// Whether it was carried out stays unknown.
+    Lost(Error),
 }
 
 /// A request to another seat whose answer is awaited.
@@ -347,18 +358,24 @@ impl OtherSeats {
     /// # Errors
     /// Without an answer after some seconds.
     pub fn call_to_end(&self, seat: u16, request: Request) -> Result<Answer, UnansweredCall> {
-        let not_sent = |error| UnansweredCall { error, under_way: None };
-        let (used, mut connection) =
-            self.connection(&self.moves, seat, PATIENCE).map_err(not_sent)?;
-        let number = connection.submit(request.for_seat(seat)).map_err(not_sent)?;
+        let begun = || {
+            let (used, mut connection) = self.connection(&self.moves, seat, PATIENCE)?;
+            // A server that is gone shows before the request is sent.
+            let null = connection.submit(Request::null().for_seat(seat))?;
+            connection.wait_within(null, PATIENCE)??;
+            let number = connection.submit(request.for_seat(seat))?;
+            Ok((used, connection, number))
+        };
+        let (used, mut connection, number) = begun().map_err(UnansweredCall::NotSent)?;
         match connection.wait_within(number, PATIENCE) {
-            Ok(answer) => {
+            Ok(Ok(answer)) => {
                 used.keep(connection);
-                answer.map_err(not_sent)
+                Ok(answer)
             }
+            Ok(Err(error)) => Err(UnansweredCall::Lost(error)),
             Err(error) => {
-                let under_way = Some(CallUnderWay { connection: Box::new(connection), number });
-                Err(UnansweredCall { error, under_way })
+                let connection = Box::new(connection);
+                Err(UnansweredCall::UnderWay(error, CallUnderWay { connection, number }))
             }
         }
     }

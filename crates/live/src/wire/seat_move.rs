@@ -72,7 +72,7 @@ pub struct SeatFileNaming {
 /// The request of a client that moves a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MoveRequest {
-    /// The client.
+    /// The client: its number and the random one of its registration, combined by exclusive or.
     pub client: u64,
     /// The number of the request.
     pub number: u64,

@@ -117,7 +117,7 @@ impl ClientSession<'_> {
         header: &FrameHeader,
     ) -> Result<Option<SeatPreparation>> {
         // Changes are carried out under this lock.
-        let _clients = self.served.clients().lock();
+        let clients = self.served.clients().lock();
         if self.served.freeze().is_frozen(self.served.clock()) {
             return Ok(None);
         }
@@ -140,8 +140,11 @@ impl ClientSession<'_> {
             return Ok(None);
         }
         let answered_below = header.number.saturating_add(1).saturating_sub(header.window.into());
-        let (client, number, is_same_file) = (self.client, header.number, false);
-        let request = MoveRequest { client, number, answered_below };
+        // A client that uses its number again makes other requests.
+        let known = clients.get(&self.client).expect("known while it is connected");
+        let client = self.client ^ known.window.nonce();
+        let request = MoveRequest { client, number: header.number, answered_below };
+        let is_same_file = false;
         let moved = FileMove { dir, name, inode, target, request, is_link, is_same_file };
         Ok(Some(SeatPreparation::Moved(Box::new(moved))))
     }
@@ -204,17 +207,13 @@ impl ClientSession<'_> {
         let request = Request::name_seat_file(&naming).durable();
         let answer = match seats.call_to_end(moved.target.seat, request) {
             Ok(answer) => answer.only(NamingOutcome::take),
-            Err(UnansweredCall { error, under_way }) => {
-                match under_way {
-                    // Nothing was sent.
-                    None => moving.release_unnamed(file),
-                    // It may get its name yet.
-                    Some(call) => {
-                        moving.set_unfinished((moved.dir.id(), &moved.name), id);
-                        moving.await_answer(call, file);
-                    }
-                }
+            Err(UnansweredCall::NotSent(error)) => {
+                moving.release_unnamed(file);
                 return Err(error);
+            }
+            Err(unanswered) => {
+                moving.set_unfinished((moved.dir.id(), &moved.name), id);
+                return Err(moving.keep_unanswered(unanswered, file));
             }
         };
         if !matches!(answer, Ok(NamingOutcome::Named)) {
