@@ -2,7 +2,6 @@
 //! Renames of files between seats while servers die, are fenced and are away, and while the store stops.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use esker_base::store::{FaultEffect, FaultStore, SharedStore};
@@ -15,7 +14,7 @@ use esker_live::{LiveServer, LiveTree};
 use crate::campaign;
 use crate::file_moves::{create, kind_of, one_at_each_seat, wait_for_count};
 use crate::gated_store::{GatedCalls, GatedStore};
-use crate::seats::{SeatedStore, all_paths, all_paths_of};
+use crate::seats::{SeatedStore, all_paths, all_paths_of, while_servers_come_and_go};
 use crate::served::{NAME, client_options, server_options};
 
 /// The store stops at each request of both servers while files are moved: each is there afterwards, at
@@ -164,38 +163,20 @@ fn move_files(
 fn servers_come_and_go(seed: u64, rounds: usize) -> Result<u64> {
     const CLIENTS: usize = 2;
     let live = SeatedStore::new(3);
-    let mut servers: Vec<Option<LiveServer>> = live.serve_all().into_iter().map(Some).collect();
+    let first = live.serve_all();
     let dirs = one_at_each_seat(&mut live.connect(), 3)?;
-    live.connect().sync()?;
-    let is_done = AtomicBool::new(false);
-    let (count, places) = std::thread::scope(|scope| -> Result<(u64, Vec<Vec<usize>>)> {
-        let workers: Vec<_> = (0..CLIENTS)
-            .map(|client| {
-                let (live, dirs) = (&live, &dirs[..]);
-                scope.spawn(move || move_files((live, dirs), client, (seed, rounds)))
-            })
-            .collect();
-        let replaced = scope.spawn(|| {
-            let (mut random, mut count) = (Random::from_seed(seed), 0);
-            while !is_done.load(Ordering::Relaxed) {
-                std::thread::sleep(Duration::from_millis(20 + random.below(80)));
-                let seat = random.below(3) as u16;
-                let server = &mut servers[usize::from(seat)];
-                match random.below(3) {
-                    0 => server.take().map_or(Ok(()), |server| server.end()).expect("an end"),
-                    1 => drop(server.take()),
-                    _ => {}
-                }
-                drop(server.replace(live.serve(seat)));
-                count += 1;
-            }
-            count
-        });
-        let places: Result<Vec<Vec<usize>>> =
-            workers.into_iter().map(|worker| worker.join().expect("no panic")).collect();
-        is_done.store(true, Ordering::Relaxed);
-        let count = replaced.join().expect("no panic");
-        Ok((count, places?))
+    first.into_iter().try_for_each(LiveServer::end)?;
+    let (places, count, servers) = while_servers_come_and_go(&live, (seed, 20..100), || {
+        std::thread::scope(|scope| -> Result<Vec<Vec<usize>>> {
+            let begin = |client| {
+                scope.spawn({
+                    let (live, dirs) = (&live, &dirs[..]);
+                    move || move_files((live, dirs), client, (seed, rounds))
+                })
+            };
+            let workers: Vec<_> = (0..CLIENTS).map(begin).collect();
+            workers.into_iter().map(|worker| worker.join().expect("no panic")).collect()
+        })
     })?;
     let mut tree = live.connect();
     let all = all_paths(&mut tree, &LiveDir::root())?;
@@ -211,7 +192,7 @@ fn servers_come_and_go(seed: u64, rounds: usize) -> Result<u64> {
     assert_eq!(files, expected, "seed {seed}: {all:?}");
     let set = tree.snapshot("end")?;
     assert_eq!(all_paths_of(&live.repository, set)?, all);
-    for server in servers.into_iter().flatten() {
+    for server in servers {
         server.end()?;
     }
     live.assert_sound()?;

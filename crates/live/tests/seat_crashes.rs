@@ -3,17 +3,16 @@
 //! directories are made and removed.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use esker_base::store::{FaultEffect, FaultStore, SharedStore};
-use esker_base::{Kind, Random, Result};
+use esker_base::{Kind, Result};
 use esker_fs::repository::Repository;
+use esker_live::LiveTree;
 use esker_live::client::{LiveClientOptions, LiveDir, Request};
-use esker_live::{LiveServer, LiveTree};
 
 use crate::campaign;
-use crate::seats::{SeatedStore, all_paths, all_paths_of};
+use crate::seats::{SeatedStore, all_paths, all_paths_of, while_servers_come_and_go};
 use crate::served::{NAME, client_options};
 
 /// Every server dies, ends or is fenced at any time, while clients make and remove directories at all
@@ -69,36 +68,17 @@ fn work(live: &SeatedStore, client: usize, rounds: usize) -> Result<()> {
 fn servers_come_and_go(seed: u64, rounds: usize) -> Result<u64> {
     const CLIENTS: usize = 2;
     let live = SeatedStore::new(3);
-    let mut servers: Vec<Option<LiveServer>> = live.serve_all().into_iter().map(Some).collect();
-    let is_done = AtomicBool::new(false);
-    let count = std::thread::scope(|scope| -> Result<u64> {
-        let workers: Vec<_> = (0..CLIENTS)
-            .map(|client| {
-                let live = &live;
-                scope.spawn(move || work(live, client, rounds))
-            })
-            .collect();
-        let replaced = scope.spawn(|| {
-            let (mut random, mut count) = (Random::from_seed(seed), 0);
-            while !is_done.load(Ordering::Relaxed) {
-                std::thread::sleep(Duration::from_millis(5 + random.below(60)));
-                let seat = random.below(3) as u16;
-                let server = &mut servers[usize::from(seat)];
-                match random.below(3) {
-                    0 => server.take().map_or(Ok(()), |server| server.end()).expect("an end"),
-                    1 => drop(server.take()),
-                    _ => {}
-                }
-                drop(server.replace(live.serve(seat)));
-                count += 1;
-            }
-            count
-        });
-        let worked: Result<Vec<()>> =
-            workers.into_iter().map(|worker| worker.join().expect("no panic")).collect();
-        is_done.store(true, Ordering::Relaxed);
-        let count = replaced.join().expect("no panic");
-        worked.map(|_| count)
+    let (_, count, servers) = while_servers_come_and_go(&live, (seed, 5..65), || {
+        std::thread::scope(|scope| -> Result<Vec<()>> {
+            let begin = |client| {
+                scope.spawn({
+                    let live = &live;
+                    move || work(live, client, rounds)
+                })
+            };
+            let workers: Vec<_> = (0..CLIENTS).map(begin).collect();
+            workers.into_iter().map(|worker| worker.join().expect("no panic")).collect()
+        })
     })?;
     let mut tree = live.connect();
     for client in 0..CLIENTS {
@@ -118,7 +98,7 @@ fn servers_come_and_go(seed: u64, rounds: usize) -> Result<u64> {
     let all = all_paths(&mut tree, &LiveDir::root())?;
     let set = tree.snapshot("end")?;
     assert_eq!(all_paths_of(&live.repository, set)?, all);
-    for server in servers.into_iter().flatten() {
+    for server in servers {
         server.end()?;
     }
     live.assert_sound()?;

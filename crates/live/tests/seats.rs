@@ -59,6 +59,40 @@ impl SeatedStore {
     }
 }
 
+/// Runs `work` while servers of three seats die, end and are fenced, some milliseconds after one another.
+/// Returns its outcome, how many servers there were, and the last ones.
+pub fn while_servers_come_and_go<T>(
+    live: &SeatedStore,
+    (seed, pauses_ms): (u64, std::ops::Range<u64>),
+    work: impl FnOnce() -> Result<T>,
+) -> Result<(T, u64, Vec<LiveServer>)> {
+    let mut servers: Vec<Option<LiveServer>> = live.serve_all().into_iter().map(Some).collect();
+    let is_done = AtomicBool::new(false);
+    let (worked, count) = std::thread::scope(|scope| {
+        let replaced = scope.spawn(|| {
+            let (mut random, mut count) = (Random::from_seed(seed), 0);
+            while !is_done.load(Ordering::Relaxed) {
+                let pause_ms = pauses_ms.start + random.below(pauses_ms.end - pauses_ms.start);
+                std::thread::sleep(Duration::from_millis(pause_ms));
+                let seat = random.below(live.seats.into()) as u16;
+                let server = &mut servers[usize::from(seat)];
+                match random.below(3) {
+                    0 => server.take().map_or(Ok(()), |server| server.end()).expect("an end"),
+                    1 => drop(server.take()),
+                    _ => {}
+                }
+                drop(server.replace(live.serve(seat)));
+                count += 1;
+            }
+            count
+        });
+        let worked = work();
+        is_done.store(true, Ordering::Relaxed);
+        (worked, replaced.join().expect("no panic"))
+    });
+    Ok((worked?, count, servers.into_iter().flatten().collect()))
+}
+
 /// Makes `count` directories in each other's and the root's, with a file in each; returns them.
 fn grow(tree: &mut LiveTree, count: usize, seed: u64) -> Result<Vec<LiveDir>> {
     let mut random = Random::from_seed(seed);
