@@ -1,21 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Renames of files between seats while servers die, are fenced and are away, and while the store stops.
 
+use std::io::Write;
 use std::sync::Arc;
 use std::time::Duration;
 
 use esker_base::store::{FaultEffect, FaultStore, SharedStore};
+use esker_base::wire::put_bytes;
 use esker_base::{Kind, Random, Result};
 use esker_fs::ops::RenameFlags;
 use esker_fs::repository::Repository;
 use esker_live::client::{LiveClientOptions, LiveDir, Request};
+use esker_live::wire::{FrameHeader, MoveTarget, Verb};
 use esker_live::{LiveServer, LiveTree};
 
 use crate::campaign;
 use crate::file_moves::{create, kind_of, one_at_each_seat, wait_for_count};
 use crate::gated_store::{GatedCalls, GatedStore};
+use crate::raw_client::{frame, greeted, receive};
 use crate::seats::{SeatedStore, all_paths, all_paths_of, while_servers_come_and_go};
-use crate::served::{NAME, client_options, server_options};
+use crate::served::{LiveStore, NAME, client_options, server_options};
 
 /// The store stops at each request of both servers while files are moved: each is there afterwards, at
 /// its old name or at its new one.
@@ -262,6 +266,62 @@ fn a_rename_that_is_repeated_after_a_takeover_is_carried_out_once() -> Result<()
         drop(first);
     }
     Ok(())
+}
+
+/// Symptom: a file was lost that another client had put at the old name of one that was moved. Cause: the
+/// client that moved it repeated its request to the next server, which removed the old name without a look
+/// at what was there. Fix: the server of the new name says which file it was.
+#[test]
+fn a_repeated_rename_leaves_another_file_at_the_old_name() -> Result<()> {
+    let live = SeatedStore::new(2);
+    let (old_store, old_gate) =
+        GatedStore::over(live.store.clone(), GatedCalls { append_bytes_min: 1, syncs: true });
+    let (new_store, new_gate) = GatedStore::over(
+        live.store.clone(),
+        GatedCalls { append_bytes_min: usize::MAX, syncs: true },
+    );
+    let serve = |store: SharedStore, seat| {
+        LiveServer::start(&Repository::new(store), (NAME, seat), server_options())
+    };
+    let (first, _second) = (serve(old_store, 0)?, serve(new_store, 1)?);
+    let (mut tree, root) = (live.connect(), LiveDir::root());
+    let dirs = one_at_each_seat(&mut tree, 2)?;
+    create(&mut tree, &root, b"a", b"content")?;
+    tree.sync()?;
+    let plain = LiveStore { store: live.store.clone(), repository: live.repository.clone() };
+    let mut payload = root.id.0.to_le_bytes().to_vec();
+    put_bytes(&mut payload, b"a");
+    let (place, name) = (dirs[1].place.clone(), b"b".to_vec());
+    let (path, replaces) = (place.path.to_vec(), true);
+    MoveTarget { seat: 1, dir: dirs[1].id, top: place.top, path, name, replaces }.put(&mut payload);
+    let mut header = FrameHeader::new(Verb::RenameAcross, 1);
+    (header.items, header.window) = (1, 1);
+    let send = |server: &LiveServer, header: &FrameHeader| {
+        let mut stream = greeted(&plain, server, 77);
+        stream.write_all(&frame(header, &payload)).expect("sent");
+        stream
+    };
+    new_gate.close();
+    let stream = send(&first, &header);
+    while tree.lookup(&dirs[1], b"b").is_err() {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    old_gate.close();
+    new_gate.open();
+    std::thread::sleep(Duration::from_millis(300));
+    let next = live.serve(0);
+    let mut other = live.connect();
+    create(&mut other, &root, b"tmp", b"another")?;
+    let over = Request::rename((&root, b"tmp"), (&root, b"a"), RenameFlags::Replace);
+    other.change(over.durable())?;
+    header.flags.is_repeated = true;
+    let (_, answer) = receive(&mut send(&next, &header)).expect("an answer");
+    assert_eq!(answer, [0]);
+    assert_eq!(other.read(&root, b"a")?, b"another");
+    assert_eq!(other.read(&dirs[1], b"b")?, b"content");
+    old_gate.open();
+    drop((first, stream));
+    next.end()
 }
 
 /// Symptom: each rename that failed because the server of the new name was away left one name more that

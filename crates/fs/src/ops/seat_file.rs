@@ -124,10 +124,13 @@ impl Session {
         if file.seat == own {
             let old_name = file.root_name();
             let old = (self.namespace().seat_roots(), old_name.as_bytes());
-            let renamed = self.rename(old, (dir, name), RenameFlags::Replace)?;
-            return Ok(renamed.map_or(SeatNaming::SameFile, |outcome| {
-                SeatNaming::Named(outcome.other.and_then(|other| other.seat_file()))
-            }));
+            return match self.rename(old, (dir, name), RenameFlags::Replace)? {
+                Some(outcome) => {
+                    Ok(SeatNaming::Named(outcome.other.and_then(|other| other.seat_file())))
+                }
+                None if replaces_same => self.unlink(old.0, old.1).map(|_| SeatNaming::Named(None)),
+                None => Ok(SeatNaming::SameFile),
+            };
         }
         let mut shown = None;
         let named = self.with_structure_locked(|| {

@@ -124,7 +124,7 @@ impl Session {
         let _structure = self.read_structure();
         self.check_search(dir, name)?;
         let Some(inode) = self.namespace().entry(dir, name, false)? else { return Ok(None) };
-        let Some(seat) = inode.seat() else { return Ok(None) };
+        let Some(seat) = inode.seat().filter(|_| inode.is_directory()) else { return Ok(None) };
         self.check_removal(dir, &inode, name)?;
         Ok(Some((seat, inode.dir_id())))
     }
@@ -135,7 +135,8 @@ impl Session {
     /// # Errors
     /// `Conflict` if it stands for anything else by now; as [`Session::rmdir`].
     pub fn unname_seat_root(&self, dir: &Dir, name: &[u8], id: DirId) -> Result<()> {
-        let is_it = |inode: &Inode| inode.seat().is_some() && inode.dir_id() == id;
+        let is_it =
+            |inode: &Inode| inode.is_directory() && inode.seat().is_some() && inode.dir_id() == id;
         if !self.namespace().entry(dir, name, false)?.as_ref().is_some_and(is_it) {
             let what = format!("{}: changed while it was removed", show(name));
             return Err(Error::new(Kind::Conflict, what));

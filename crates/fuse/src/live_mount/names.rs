@@ -80,8 +80,12 @@ impl LiveState {
                 }
                 // The name stands for another file since, or what was read ahead is old.
                 Err(error) if is_absent(error.kind()) && attempts < FAR_ATTEMPTS => {
-                    let answer = self.call(Request::lookup(dir, &[name]))?;
-                    found = answer.only(take_attributes).map_err(|error| self.errno(&error))?;
+                    let [answer] = self.call_all([Request::lookup(dir, &[name])])?;
+                    match answer.and_then(|answer| answer.only(take_attributes)) {
+                        // Who may only list the directory learns of no file in it.
+                        Err(error) if error.kind() == Kind::Denied => return Ok(None),
+                        again => found = again.map_err(|error| self.errno(&error))?,
+                    }
                 }
                 Err(error) if is_absent(error.kind()) => return Err(Errno::ENOENT),
                 Err(error) if error.kind() == Kind::Unavailable => return Ok(None),
@@ -172,8 +176,8 @@ impl LiveState {
         let linked = self.attributes_in(linked)?;
         let [found] = self.call_all([Request::lookup(&dir, &[name])])?;
         // Another client may have removed the name since.
-        let place = found_in(found).filter(|found| found.id == linked.id);
-        let (seat, seat_file) = place.map_or((None, None), |found| (found.seat, found.seat_file));
+        let place = found_in(found).filter(|found| found.id == linked.id).ok_or(Errno::ENOENT)?;
+        let LiveAttributes { seat, seat_file, .. } = place;
         let linked = LiveAttributes { seat, seat_file, ..linked };
         let node = self.intern_made(parent, (name, &linked), losses);
         Ok(self.shown(&node, &linked))
@@ -212,9 +216,11 @@ impl LiveState {
         let by_id = LiveFile { dir: &dir, name: name.as_bytes(), id: file.id };
         let requests = [Request::lookup(&dir, &[name.as_bytes()]), Request::attributes(&by_id)];
         let Ok([at_name, at_id]) = self.call_all(requests) else { return false };
-        match (found_in(at_name), found_in(at_id)) {
-            (Some(found), _) => found.nlink <= 1,
-            (None, found) => found.is_none_or(|found| found.nlink == 0),
+        let found = |answer: Result<Answer>| answer.and_then(|answer| answer.only(take_attributes));
+        match (found(at_name), found(at_id)) {
+            (Ok(found), _) => found.nlink <= 1,
+            (Err(_), Ok(found)) => found.nlink == 0,
+            (Err(_), Err(error)) => is_absent(error.kind()),
         }
     }
 

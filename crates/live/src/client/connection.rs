@@ -271,10 +271,20 @@ impl LiveConnection {
         Ok(self.answers.remove(&number).expect("it has arrived"))
     }
 
-    /// True if no server could be reached, and nothing is under way any more.
+    /// Returns the answer to request `number` if it has arrived, without waiting for it or connecting
+    /// again.
+    ///
+    /// # Errors
+    /// If the connection broke.
     #[cfg(feature = "server")]
-    pub(crate) fn is_broken(&self) -> bool {
-        self.is_unserved
+    pub(crate) fn poll(&mut self, number: u64) -> Result<Option<Result<Answer>>> {
+        if !self.has_answer(number) {
+            if self.endpoint.is_none() {
+                return Err(Error::new(Kind::Unavailable, "not connected"));
+            }
+            self.exchange_now()?;
+        }
+        Ok(self.answers.remove(&number))
     }
 
     /// Sends `request` and returns its answer.

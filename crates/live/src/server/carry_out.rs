@@ -25,7 +25,7 @@ use esker_fs::session::request_record::RequestRecord;
 use esker_fs::stack::identity::Identity;
 use parking_lot::MutexGuard;
 
-use self::file_moves::{busy, is_step_of_move};
+use self::file_moves::{busy, is_naming_done, is_step_of_move};
 use self::seat_directories::SeatPreparation;
 pub(super) use self::seat_directories::make_root;
 use super::client_files::ClientFiles;
@@ -269,7 +269,9 @@ impl<'a> ClientSession<'a> {
         if header.verb.is_change() && batch.is_none() {
             let is_of_move = is_step_of_move(header, payload)
                 && self.check_is_of_owner("move files between seats").is_ok();
-            *batch = self.begin_batch(is_of_move && header.verb == Verb::Unlink);
+            let passes =
+                header.verb == Verb::Unlink || is_naming_done(self.served.seats(), header, payload);
+            *batch = self.begin_batch(is_of_move && passes);
             if batch.is_none() && is_of_move {
                 // The server that asks may have to end this before it can be frozen itself.
                 return Ok(FrameAdmission::Refused);
@@ -290,12 +292,12 @@ impl<'a> ClientSession<'a> {
     }
 
     /// Takes the lock under which changes are carried out; `None` while they have to wait. A freeze waits
-    /// for moves that have begun, and for releases of files (`is_release`).
-    fn begin_batch(&self, is_release: bool) -> Option<ChangeBatch<'a>> {
+    /// for moves that have begun, and for what other servers do to end theirs (`ends_move`).
+    fn begin_batch(&self, ends_move: bool) -> Option<ChangeBatch<'a>> {
         let clients = self.served.clients().lock();
         // After the lock: who freezes takes it once, so no change is under way from then on.
         let is_frozen = self.served.freeze().is_frozen(self.served.clock());
-        (!is_frozen || is_release || self.is_moving())
+        (!is_frozen || ends_move || self.is_moving())
             .then_some(ChangeBatch { clients, lacks_record: false })
     }
 

@@ -9,8 +9,9 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use esker_base::wire::{WireInput, put_varint};
-use esker_base::{Clock, Result};
+use esker_base::wire::{WireDamage, WireInput, put_varint};
+use esker_base::{Clock, Error, Kind, Result};
+use esker_fs::inode::SeatFile;
 use esker_fs::session::request_record::RequestRecord;
 use hashbrown::HashMap;
 use parking_lot::Mutex;
@@ -24,7 +25,7 @@ const SALT: u64 = 0x6d6f_7665_735f_646f;
 /// Time for which a client is remembered: longer than it repeats a request.
 const MEMORY: Duration = Duration::from_secs(600);
 /// Requests of one client that are remembered, at most: as many as it may have under way.
-const REQUESTS_MAX: usize = 1024;
+const REQUESTS_MAX: usize = 512;
 
 /// The requests of all clients for which this seat has named files.
 #[derive(Debug, Default)]
@@ -32,8 +33,10 @@ pub(super) struct DoneMoves(Mutex<HashMap<u64, DoneRequests>>);
 
 #[derive(Debug, Default)]
 struct DoneRequests {
-    /// The places at their seats of the files that were named ([`SeatFile::device`]), by request.
-    places: BTreeMap<u64, u64>,
+    /// The files that were named, by request.
+    files: BTreeMap<u64, SeatFile>,
+    /// The client has all answers below this number: an older request that arrives now is late.
+    answered_below: u64,
     /// The last time at which one was added, by the monotonic clock.
     added_ns: u64,
 }
@@ -47,49 +50,56 @@ impl DoneMoves {
         if record.content.first() != Some(&VERSION) {
             return Ok(false);
         }
-        let mut input = WireInput::new(&record.content[1..]);
-        let mut requests = DoneRequests { added_ns: clock.monotonic_ns(), ..Default::default() };
-        while input.left() > 0 {
-            let mut next = || input.varint().map_err(|damage| damage.of("a record of moves", 1));
-            requests.places.insert(next()?, next()?);
-        }
+        let requests = take_requests(&mut WireInput::new(&record.content[1..]), clock);
+        let requests = requests.map_err(|damage| damage.of("a record of moves", 1))?;
         self.0.lock().insert(record.client ^ SALT, requests);
         Ok(true)
     }
 
-    /// Returns the place of the file that request `number` of `client` has named, if it was carried out.
-    pub fn named_place(&self, client: u64, number: u64) -> Option<u64> {
-        self.0.lock().get(&client)?.places.get(&number).copied()
+    /// Returns the file that `request` has named, if it was carried out.
+    ///
+    /// # Errors
+    /// `Conflict` for a request that is older than those that its client repeats.
+    pub fn named_file(&self, request: MoveRequest) -> Result<Option<SeatFile>> {
+        let clients = self.0.lock();
+        let Some(requests) = clients.get(&request.client) else { return Ok(None) };
+        if request.number < requests.answered_below {
+            return Err(Error::new(Kind::Conflict, "the request comes too late"));
+        }
+        Ok(requests.files.get(&request.number).copied())
     }
 
-    /// Returns the record of the client of `request` with that one, which names the file at `place`.
-    pub fn record_with(&self, request: MoveRequest, place: u64) -> RequestRecord {
+    /// Returns the record of the client of `request` with that one, which names `file`.
+    pub fn record_with(&self, request: MoveRequest, file: SeatFile) -> RequestRecord {
         let MoveRequest { client, number, answered_below } = request;
         let mut content = vec![VERSION];
+        put_varint(&mut content, answered_below);
         let clients = self.0.lock();
-        let known = clients.get(&client).map(|requests| &requests.places);
-        let earlier = known.into_iter().flat_map(|places| places.range(answered_below..));
-        let mut places: BTreeMap<u64, u64> =
-            earlier.map(|(number, place)| (*number, *place)).collect();
-        places.insert(number, place);
-        while places.len() > REQUESTS_MAX {
-            places.pop_first();
+        let known = clients.get(&client).map(|requests| &requests.files);
+        let earlier = known.into_iter().flat_map(|files| files.range(answered_below..));
+        let mut files: BTreeMap<u64, SeatFile> =
+            earlier.map(|(number, file)| (*number, *file)).collect();
+        files.insert(number, file);
+        while files.len() > REQUESTS_MAX {
+            files.pop_first();
         }
-        for field in places.iter().flat_map(|(number, place)| [*number, *place]) {
-            put_varint(&mut content, field);
+        for (number, file) in &files {
+            put_varint(&mut content, *number);
+            content.extend_from_slice(&file.id.to_le_bytes());
+            put_varint(&mut content, file.device());
         }
         RequestRecord { client: client ^ SALT, content }
     }
 
-    /// Records that `request` has named the file at `place`. Returns the clients whose records are not
-    /// needed any more.
-    pub fn add(&self, request: MoveRequest, place: u64, clock: &dyn Clock) -> Vec<u64> {
+    /// Records that `request` has named `file`. Returns the clients whose records are not needed any more.
+    pub fn add(&self, request: MoveRequest, file: SeatFile, clock: &dyn Clock) -> Vec<u64> {
         let MoveRequest { client, number, answered_below } = request;
         let now_ns = clock.monotonic_ns();
         let mut clients = self.0.lock();
         let requests = clients.entry(client).or_default();
-        requests.places = requests.places.split_off(&answered_below);
-        requests.places.insert(number, place);
+        requests.answered_below = requests.answered_below.max(answered_below);
+        requests.files = requests.files.split_off(&answered_below);
+        requests.files.insert(number, file);
         requests.added_ns = now_ns;
         let is_old = |requests: &DoneRequests| {
             u128::from(now_ns.saturating_sub(requests.added_ns)) > MEMORY.as_nanos()
@@ -97,6 +107,16 @@ impl DoneMoves {
         let forgotten = clients.extract_if(|_, requests| is_old(requests));
         forgotten.map(|(client, _)| client ^ SALT).collect()
     }
+}
+
+fn take_requests(input: &mut WireInput, clock: &dyn Clock) -> Result<DoneRequests, WireDamage> {
+    let (answered_below, mut files) = (input.varint()?, BTreeMap::new());
+    while input.left() > 0 {
+        let (number, id, device) = (input.varint()?, input.u128()?, input.varint()?);
+        let file = SeatFile::of_device(id, device).ok_or_else(|| input.damage("a seat"))?;
+        files.insert(number, file);
+    }
+    Ok(DoneRequests { files, answered_below, added_ns: clock.monotonic_ns() })
 }
 
 #[cfg(test)]
@@ -109,16 +129,25 @@ mod tests {
     fn the_next_server_knows_what_was_done() -> Result<()> {
         let (done, next) = (DoneMoves::default(), DoneMoves::default());
         let request = |number, answered_below| MoveRequest { client: 7, number, answered_below };
-        done.add(request(3, 1), 33, &SystemClock);
-        done.add(request(5, 1), 55, &SystemClock);
-        let places = |done: &DoneMoves| [3, 4, 5, 9].map(|number| done.named_place(7, number));
-        assert_eq!(places(&done), [Some(33), None, Some(55), None]);
-        assert_eq!(done.named_place(8, 3), None);
-        let record = done.record_with(request(9, 4), 99);
+        let file = |number: u64| SeatFile::new(1, number.into(), number << 32);
+        done.add(request(3, 1), file(3), &SystemClock);
+        done.add(request(5, 1), file(5), &SystemClock);
+        let named = |done: &DoneMoves, number| done.named_file(request(number, 1)).ok();
+        assert_eq!(named(&done, 3), Some(Some(file(3))));
+        assert_eq!((named(&done, 4), named(&done, 5)), (Some(None), Some(Some(file(5)))));
+        let other = MoveRequest { client: 8, ..request(3, 1) };
+        assert_eq!(done.named_file(other)?, None);
+        let record = done.record_with(request(9, 4), file(9));
         assert!(next.read(&record, &SystemClock)?);
-        assert_eq!(places(&next), [None, None, Some(55), Some(99)]);
-        done.add(request(9, 4), 99, &SystemClock);
-        assert_eq!(places(&done), [None, None, Some(55), Some(99)]);
+        done.add(request(9, 4), file(9), &SystemClock);
+        for done in [&done, &next] {
+            // The client would not repeat it: it is late.
+            assert_eq!((named(done, 3), named(done, 4)), (None, Some(None)));
+            assert_eq!(
+                (named(done, 5), named(done, 9)),
+                (Some(Some(file(5))), Some(Some(file(9))))
+            );
+        }
         let other = RequestRecord { client: 7, content: vec![2, 1] };
         assert!(!next.read(&other, &SystemClock)?);
         let cut = RequestRecord { client: 7, content: vec![VERSION, 0x80] };

@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use esker_base::{Error, Kind, Result};
+use esker_base::{Clock, Error, Kind, Result};
 use esker_fs::inode::{DirId, SeatFile};
 use esker_fs::stack::identity::Identity;
 use hashbrown::{HashMap, HashSet};
@@ -31,9 +31,8 @@ const RELEASE_INTERVAL: Duration = Duration::from_millis(500);
 const RELEASE_DELAY: Duration = Duration::from_millis(20);
 /// Moves without an answer that are remembered, at most.
 const UNFINISHED_MAX: usize = 10_000;
-/// Time for which an answer is awaited in one round, and the answers that are.
-const ANSWER_PATIENCE: Duration = Duration::from_millis(20);
-const AWAITED_TOGETHER: usize = 4;
+/// Moves whose answers are awaited, at most: each has a connection.
+const UNANSWERED_MAX: usize = 256;
 /// Files of one request.
 const RELEASED_TOGETHER: usize = 1024;
 
@@ -89,26 +88,28 @@ impl MovingFiles {
     /// Returns once no file is being moved, and all that lost names are released.
     ///
     /// # Errors
-    /// `Unavailable` once nothing has ended for `patience`: a server does not answer.
-    pub fn wait_for_end(&self, patience: Duration) -> Result<()> {
-        let late = || {
-            let what =
-                "files are being moved to or from a seat whose server does not answer; try again";
-            Error::new(Kind::Unavailable, what)
+    /// `Unavailable` after `patience`: a server does not answer.
+    pub fn wait_for_end(&self, patience: Duration, clock: &dyn Clock) -> Result<()> {
+        let began_ns = clock.monotonic_ns();
+        let left = || {
+            let waited_ns = clock.monotonic_ns().saturating_sub(began_ns);
+            patience.saturating_sub(Duration::from_nanos(waited_ns))
         };
+        let mut is_late = false;
         let mut names = self.names.lock();
-        while !names.is_empty() {
-            if self.ended.wait_for(&mut names, patience).timed_out() {
-                return Err(late());
-            }
+        while !names.is_empty() && !is_late {
+            is_late = self.ended.wait_for(&mut names, left()).timed_out();
         }
         drop(names);
         let mut released = self.released.lock();
-        while released.is_busy || !released.waiting.is_empty() {
+        while (released.is_busy || !released.waiting.is_empty()) && !is_late {
             self.hurry.notify_one();
-            if self.released_all.wait_for(&mut released, patience).timed_out() {
-                return Err(late());
-            }
+            is_late = self.released_all.wait_for(&mut released, left()).timed_out();
+        }
+        if is_late {
+            let what =
+                "files are being moved to or from a seat whose server does not answer; try again";
+            return Err(Error::new(Kind::Unavailable, what));
         }
         Ok(())
     }
@@ -131,7 +132,11 @@ impl MovingFiles {
         match unanswered {
             UnansweredCall::NotSent(error) | UnansweredCall::Lost(error) => error,
             UnansweredCall::UnderWay(error, call) => {
-                self.released.lock().unanswered.push((call, file));
+                let mut released = self.released.lock();
+                if released.unanswered.len() < UNANSWERED_MAX {
+                    released.unanswered.push((call, file));
+                }
+                drop(released);
                 self.lost_name.notify_one();
                 error
             }
@@ -161,18 +166,40 @@ impl MovingFiles {
         }
     }
 
-    /// Begins to release what waits for it.
-    fn begin_release(&self) -> (Vec<SeatFile>, Vec<(CallUnderWay, SeatFile)>) {
-        let mut released = self.released.lock();
-        released.is_busy = true;
-        (std::mem::take(&mut released.waiting), std::mem::take(&mut released.unanswered))
+    /// True if something is to be tried again.
+    fn has_left(&self) -> bool {
+        let released = self.released.lock();
+        !released.waiting.is_empty() || !released.unanswered.is_empty()
     }
 
-    /// Ends a release, of which `files` and `unanswered` are left.
-    fn end_release(&self, files: Vec<SeatFile>, unanswered: Vec<(CallUnderWay, SeatFile)>) {
+    /// Takes the answers to moves that have arrived by now, and releases the files that got no name.
+    fn take_answers(&self) {
+        let mut released = self.released.lock();
+        let released = &mut *released;
+        released.unanswered.retain_mut(|(call, file)| match call.poll() {
+            Ok(None) => true,
+            Ok(Some(answer)) => {
+                if !matches!(answer.only(NamingOutcome::take), Ok(NamingOutcome::Named)) {
+                    released.waiting.push(*file);
+                }
+                false
+            }
+            // Whether it got its name stays unknown, so the one among the seat roots stays, too.
+            Err(_) => false,
+        });
+    }
+
+    /// Begins to release what waits for it.
+    fn begin_release(&self) -> Vec<SeatFile> {
+        let mut released = self.released.lock();
+        released.is_busy = true;
+        std::mem::take(&mut released.waiting)
+    }
+
+    /// Ends a release, of which `files` are left.
+    fn end_release(&self, files: Vec<SeatFile>) {
         let mut released = self.released.lock();
         released.waiting.extend(files);
-        released.unanswered.extend(unanswered);
         released.is_busy = false;
         self.released_all.notify_all();
     }
@@ -181,56 +208,28 @@ impl MovingFiles {
 /// Removes the names among the seat roots of files that lost their names here, until the server ends.
 pub(super) fn release_files_later(runtime: &Runtime, served: Arc<ServedNamespace>) {
     runtime.spawn(async move {
-        let mut is_left = false;
         loop {
             let moving = served.seats().moving();
-            match is_left {
-                true => tokio::time::sleep(RELEASE_INTERVAL).await,
-                false => {
-                    moving.lost_name.notified().await;
-                    // Whoever has just found the name may still reach the file.
-                    let _ = tokio::time::timeout(RELEASE_DELAY, moving.hurry.notified()).await;
-                }
+            let lost_name = moving.lost_name.notified();
+            if moving.has_left() {
+                let _ = tokio::time::timeout(RELEASE_INTERVAL, lost_name).await;
+            } else {
+                lost_name.await;
             }
-            let (files, unanswered) = moving.begin_release();
+            moving.take_answers();
+            // Whoever has just found the name may still reach the file.
+            let _ = tokio::time::timeout(RELEASE_DELAY, moving.hurry.notified()).await;
+            let files = moving.begin_release();
             // The names here must not come back after a crash.
-            if served.commit().wait(served.commit().demand()).await.is_err() {
+            if !files.is_empty() && served.commit().wait(served.commit().demand()).await.is_err() {
                 return;
             }
-            let (files, unanswered) = block_in_place(|| {
-                let (given_up, unanswered) = take_answers(unanswered);
-                let files = files.into_iter().chain(given_up).collect();
-                (release_files(&served, files), unanswered)
-            });
-            is_left = !files.is_empty() || !unanswered.is_empty();
-            served.seats().moving().end_release(files, unanswered);
+            let left = block_in_place(|| release_files(&served, files));
+            served.seats().moving().end_release(left);
             // A runtime that ends meanwhile ends the task here.
             tokio::task::yield_now().await;
         }
     });
-}
-
-/// Takes the answers that have arrived. Returns the files that got no name, and the calls without an
-/// answer.
-fn take_answers(
-    unanswered: Vec<(CallUnderWay, SeatFile)>,
-) -> (Vec<SeatFile>, Vec<(CallUnderWay, SeatFile)>) {
-    let (mut unnamed, mut left) = (Vec::new(), Vec::new());
-    let mut waiting = unanswered.into_iter();
-    for (call, file) in waiting.by_ref().take(AWAITED_TOGETHER) {
-        match call.wait(ANSWER_PATIENCE) {
-            Ok(Ok(answer)) => {
-                if !matches!(answer.only(NamingOutcome::take), Ok(NamingOutcome::Named)) {
-                    unnamed.push(file);
-                }
-            }
-            Ok(Err(call)) => left.push((call, file)),
-            // Whether it got its name stays unknown, so the one among the seat roots stays, too.
-            Err(_) => {}
-        }
-    }
-    left.splice(..0, waiting);
-    (unnamed, left)
 }
 
 /// Removes the names of `files` among the seat roots; returns those that are left.
@@ -275,6 +274,8 @@ fn release_at(served: &ServedNamespace, seat: u16, files: &[SeatFile]) -> Vec<Se
 
 #[cfg(test)]
 mod tests {
+    use esker_base::clock::SystemClock;
+
     use super::*;
 
     #[test]
@@ -282,9 +283,10 @@ mod tests {
         let moving = MovingFiles::default();
         assert!(moving.is_empty() && moving.begin(DirId(1), b"a") && !moving.begin(DirId(1), b"a"));
         assert!(moving.is_moving(DirId(1), b"a") && !moving.is_moving(DirId(2), b"a"));
-        let waited = moving.wait_for_end(Duration::from_millis(1)).expect_err("it moves");
+        let patience = Duration::from_millis(1);
+        let waited = moving.wait_for_end(patience, &SystemClock).expect_err("it moves");
         assert_eq!(waited.kind(), Kind::Unavailable);
         moving.end(DirId(1), b"a");
-        moving.wait_for_end(Duration::ZERO).expect("it has ended");
+        moving.wait_for_end(Duration::ZERO, &SystemClock).expect("it has ended");
     }
 }

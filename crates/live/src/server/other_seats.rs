@@ -160,18 +160,12 @@ pub(super) struct CallUnderWay {
 }
 
 impl CallUnderWay {
-    /// Waits for the answer for as long as `patience`; returns the request again without one.
+    /// Returns the answer if it has arrived.
     ///
     /// # Errors
-    /// If it never gets one.
-    pub fn wait(mut self, patience: Duration) -> Result<Result<Answer, Self>> {
-        match self.connection.wait_within(self.number, patience) {
-            Ok(answer) => Ok(Ok(answer?)),
-            Err(error) if error.kind() == Kind::Unavailable && !self.connection.is_broken() => {
-                Ok(Err(self))
-            }
-            Err(error) => Err(error),
-        }
+    /// If it never comes.
+    pub fn poll(&mut self) -> Result<Option<Answer>> {
+        self.connection.poll(self.number)?.transpose()
     }
 }
 

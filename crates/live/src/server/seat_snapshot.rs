@@ -90,7 +90,7 @@ pub(super) fn freeze(served: &ServedNamespace, holder: u64) -> Result<()> {
     served.session().flush()?;
     served.freeze().begin(holder, served.clock())?;
     drop(served.clients().lock());
-    served.seats().moving().wait_for_end(MOVES_PATIENCE)?;
+    served.seats().moving().wait_for_end(MOVES_PATIENCE, served.clock())?;
     // The last step of a move is carried out under this lock.
     drop(served.clients().lock());
     Ok(())

@@ -82,17 +82,28 @@ pub struct MoveRequest {
 
 /// What has become of a [`SeatFileNaming`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
 pub enum NamingOutcome {
     /// The name stands for the file, by the name among the seat roots that was given.
-    Named = 0,
+    Named,
     /// The name is one of the same file already.
-    SameFile = 1,
-    /// The request was carried out before.
-    DoneBefore = 2,
+    SameFile,
+    /// The request was carried out before, for this file.
+    DoneBefore(u128),
 }
 
 impl NamingOutcome {
+    /// Appends it.
+    pub fn put(self, out: &mut Vec<u8>) {
+        match self {
+            Self::Named => out.push(0),
+            Self::SameFile => out.push(1),
+            Self::DoneBefore(file) => {
+                out.push(2);
+                out.extend_from_slice(&file.to_le_bytes());
+            }
+        }
+    }
+
     /// Reads one.
     ///
     /// # Errors
@@ -101,7 +112,7 @@ impl NamingOutcome {
         match input.u8()? {
             0 => Ok(Self::Named),
             1 => Ok(Self::SameFile),
-            2 => Ok(Self::DoneBefore),
+            2 => Ok(Self::DoneBefore(input.u128()?)),
             _ => Err(input.damage("what has become of a name")),
         }
     }
@@ -175,6 +186,13 @@ mod tests {
         assert_eq!(input.left(), 0);
         for length in 0..bytes.len() {
             assert!(SeatFileNaming::take(&mut WireInput::new(&bytes[..length])).is_err());
+        }
+        for outcome in
+            [NamingOutcome::Named, NamingOutcome::SameFile, NamingOutcome::DoneBefore(u128::MAX)]
+        {
+            let mut bytes = Vec::new();
+            outcome.put(&mut bytes);
+            assert_eq!(NamingOutcome::take(&mut WireInput::new(&bytes)).unwrap(), outcome);
         }
     }
 }

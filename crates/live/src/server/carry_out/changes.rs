@@ -54,10 +54,7 @@ impl ClientSession<'_> {
             return Err(Error::new(Kind::Unavailable, what));
         }
         self.is_repeated = header.flags.is_repeated;
-        if !window.is_recorded() {
-            self.session.put_request(&window.record())?;
-            window.set_recorded();
-        }
+        self.record_registration(window)?;
         start_frame(out);
         let mut answer = *header;
         self.lacking = self.lacking.split_off(&window.answered_below());
@@ -95,6 +92,15 @@ impl ClientSession<'_> {
         self.lacking.remove(&header.number);
         finish_frame(out, at, &answer);
         window.keep_answer(header.number, &out[at..]);
+        Ok(())
+    }
+
+    /// Records the client, unless that was done: the next server must know it again.
+    pub(super) fn record_registration(&self, window: &mut ClientWindow) -> Result<()> {
+        if !window.is_recorded() {
+            self.session.put_request(&window.record())?;
+            window.set_recorded();
+        }
         Ok(())
     }
 
@@ -179,7 +185,7 @@ impl ClientSession<'_> {
                 put_attributes(out, inode);
             }
             if let Ok(ItemEffect::Named(outcome)) = &outcome {
-                out.push(*outcome as u8);
+                outcome.put(out);
             }
         }
         input.end()?;
@@ -403,7 +409,7 @@ impl ClientSession<'_> {
             self.inode_of(dir, &file, false)
         } else if verb == Verb::Link {
             let id = NamedFile::take(input)?.id;
-            let (target, name) = self.take_second_name(input)?;
+            let (target, name) = self.take_linked_name(input)?;
             self.made_at(&target, name).and_then(|inode| match id == 0 || inode.id == id {
                 true => Ok(inode),
                 false => {
@@ -458,6 +464,16 @@ impl ClientSession<'_> {
         let target = self.directories.get(id).filter(|dir| dir.id() != DirId::SEAT_ROOTS);
         let target = target.ok_or(FrameRefusal::LacksDirectory)?;
         Ok((target, take_name(input)?))
+    }
+
+    /// As [`ClientSession::take_second_name`], of a link, which another server may have made among the
+    /// seat roots.
+    fn take_linked_name<'b>(
+        &self,
+        input: &mut WireInput<'b>,
+    ) -> Result<(Dir, &'b [u8]), FrameRefusal> {
+        let target = self.directories.get(DirId(input.u128()?));
+        Ok((target.ok_or(FrameRefusal::LacksDirectory)?, take_name(input)?))
     }
 }
 

@@ -29,7 +29,7 @@ use super::named_file::NamedFile;
 use super::seat_directories::{SeatPreparation, not_of_clients};
 use super::{ClientSession, FrameRefusal, take_name};
 use crate::client::{LiveDir, LiveFile, Request};
-use crate::server::other_seats::UnansweredCall;
+use crate::server::other_seats::{OtherSeats, UnansweredCall};
 use crate::wire::{
     CHANGE_ITEMS_MAX, FrameHeader, MoveRequest, MoveTarget, NamingOutcome, SeatFileNaming, Verb,
 };
@@ -46,10 +46,10 @@ pub(super) struct FileMove {
     inode: Inode,
     target: MoveTarget,
     request: MoveRequest,
-    /// True if the old name stays.
     is_link: bool,
-    /// True if both names are of the same file, so that neither changes.
-    is_same_file: bool,
+    /// True if the old name stays: it is a link, both names are of one file, or the name stands for another
+    /// file than the one that this request has moved before.
+    keeps_old: bool,
 }
 
 /// The outcome of the steps of a move at other seats.
@@ -93,6 +93,7 @@ impl ClientSession<'_> {
             let (file, target) = take_move(header.verb, &mut input)?;
             items.extend(is_waiting.then_some((item, file, target)));
         }
+        input.end()?;
         let mut steps = Vec::new();
         for (item, file, target) in items {
             let step = match self.plan_move((&dir, &file), target, header) {
@@ -117,7 +118,7 @@ impl ClientSession<'_> {
         header: &FrameHeader,
     ) -> Result<Option<SeatPreparation>> {
         // Changes are carried out under this lock.
-        let clients = self.served.clients().lock();
+        let mut clients = self.served.clients().lock();
         if self.served.freeze().is_frozen(self.served.clock()) {
             return Ok(None);
         }
@@ -141,11 +142,11 @@ impl ClientSession<'_> {
         }
         let answered_below = header.number.saturating_add(1).saturating_sub(header.window.into());
         // A client that uses its number again makes other requests.
-        let known = clients.get(&self.client).expect("known while it is connected");
+        let known = clients.get_mut(&self.client).expect("known while it is connected");
+        self.record_registration(&mut known.window)?;
         let client = self.client ^ known.window.nonce();
         let request = MoveRequest { client, number: header.number, answered_below };
-        let is_same_file = false;
-        let moved = FileMove { dir, name, inode, target, request, is_link, is_same_file };
+        let moved = FileMove { dir, name, inode, target, request, is_link, keeps_old: is_link };
         Ok(Some(SeatPreparation::Moved(Box::new(moved))))
     }
 
@@ -209,11 +210,11 @@ impl ClientSession<'_> {
             Ok(answer) => answer.only(NamingOutcome::take),
             Err(UnansweredCall::NotSent(error)) => {
                 moving.release_unnamed(file);
-                return Err(error);
+                return Err(of_other_seat(error));
             }
             Err(unanswered) => {
                 moving.set_unfinished((moved.dir.id(), &moved.name), id);
-                return Err(moving.keep_unanswered(unanswered, file));
+                return Err(of_other_seat(moving.keep_unanswered(unanswered, file)));
             }
         };
         if !matches!(answer, Ok(NamingOutcome::Named)) {
@@ -221,11 +222,15 @@ impl ClientSession<'_> {
         }
         match answer {
             Ok(outcome) => {
-                moved.is_same_file = outcome == NamingOutcome::SameFile;
+                moved.keeps_old |= match outcome {
+                    NamingOutcome::Named => false,
+                    NamingOutcome::SameFile => true,
+                    NamingOutcome::DoneBefore(file) => file != id,
+                };
                 Ok(MoveOutcome::Named)
             }
             Err(error) if error.kind() == Kind::Unavailable => Ok(MoveOutcome::Busy),
-            Err(error) => Err(error),
+            Err(error) => Err(of_other_seat(error)),
         }
     }
 
@@ -254,10 +259,14 @@ impl ClientSession<'_> {
         // A name that is made after that, late, stays: nothing shows it.
         let answers: Result<Vec<_>> =
             self.served.seats().call_for_move(file.seat, vec![link]).into_iter().collect();
-        match answers?.into_iter().try_for_each(|answer| answer.outcome()) {
-            Err(error) if error.kind() == Kind::Unavailable => Ok(MoveOutcome::Busy),
-            linked => linked.map(|()| MoveOutcome::Named),
+        let answers = answers.map_err(of_other_seat)?;
+        match answers.into_iter().try_for_each(|answer| answer.outcome()) {
+            Err(error) if error.kind() == Kind::Unavailable => return Ok(MoveOutcome::Busy),
+            linked => linked.map_err(of_other_seat)?,
         }
+        // The next server must know the client again.
+        self.sync()?;
+        Ok(MoveOutcome::Named)
     }
 
     /// Removes the old name of a file that has its new one at another seat, unless it is a link.
@@ -267,21 +276,20 @@ impl ClientSession<'_> {
             Some(SeatPreparation::Refused(error)) => return Err(error),
             _ => return Err(Error::new(Kind::Conflict, "the file was moved meanwhile; try again")),
         };
-        let finished = match moved.is_link || moved.is_same_file {
+        let finished = match moved.keeps_old {
             // The permissions were checked; nobody else has changed the name.
             true => self.superuser.namespace().lookup(&moved.dir, &moved.name, false),
             false => self.superuser.unlink(&moved.dir, &moved.name),
         };
-        self.end_move(&moved);
-        let inode = finished?;
+        if !moved.keeps_old {
+            self.release_name_of(finished.as_ref().ok());
+        }
         self.served.seats().moving().forget_unfinished((moved.dir.id(), &moved.name));
-        if moved.is_link {
-            return Ok(ItemEffect::Made(Box::new(inode)));
-        }
-        if !moved.is_same_file {
-            self.release_name_of(Some(&inode));
-        }
-        Ok(ItemEffect::InTree)
+        self.end_move(&moved);
+        Ok(match moved.is_link {
+            true => ItemEffect::Made(Box::new(finished?)),
+            false => finished.map(|_| ItemEffect::InTree)?,
+        })
     }
 
     /// Releases the file at another seat, if `inode`, which has lost a name, is the record of one.
@@ -294,11 +302,11 @@ impl ClientSession<'_> {
     /// Gives a file at another seat a name at this one, for the server of the old name.
     pub(super) fn name_seat_file(&self, naming: &SeatFileNaming) -> Result<NamingOutcome> {
         let (own, seats) = (self.served.seat(), self.served.seats());
-        let (request, place) = (naming.request, naming.file.device());
-        match seats.done_moves().named_place(request.client, request.number) {
+        let (request, file) = (naming.request, naming.file);
+        match seats.done_moves().named_file(request)? {
             // It is the same request, which has come again.
-            Some(done) if done == place => return Ok(NamingOutcome::Named),
-            Some(_) => return Ok(NamingOutcome::DoneBefore),
+            Some(done) if done == file => return Ok(NamingOutcome::Named),
+            Some(done) => return Ok(NamingOutcome::DoneBefore(done.id)),
             None => {}
         }
         // As the user: the path may lead through directories of others.
@@ -313,13 +321,13 @@ impl ClientSession<'_> {
         let attributes =
             Inode { uid, gid, size, ..Inode::new(NameKind::Link, mode, user.now_ns()) };
         let mut superuser = self.served.session_of(Identity::root());
-        let record = seats.done_moves().record_with(request, place);
+        let record = seats.done_moves().record_with(request, file);
         superuser.attach_request(Some(&record))?;
         let how = (own, naming.replaces_same);
         let named = superuser.name_seat_file((&dir, name), (&naming.file, &attributes), how)?;
         let SeatNaming::Named(replaced) = named else { return Ok(NamingOutcome::SameFile) };
         replaced.into_iter().for_each(|replaced| seats.moving().release(replaced));
-        for forgotten in seats.done_moves().add(request, place, self.served.clock()) {
+        for forgotten in seats.done_moves().add(request, file, self.served.clock()) {
             // One that stays is removed by a later server.
             let _ = self.superuser.remove_request(forgotten);
         }
@@ -388,10 +396,38 @@ impl ClientSession<'_> {
 /// True for a request by which another server moves or releases files. It never waits for the end of a
 /// snapshot.
 pub(super) fn is_step_of_move(header: &FrameHeader, payload: &[u8]) -> bool {
-    let is_among_seat_roots =
-        || WireInput::new(payload).u128().is_ok_and(|dir| DirId(dir) == DirId::SEAT_ROOTS);
-    let is_step = matches!(header.verb, Verb::NameSeatFile | Verb::Link | Verb::Unlink);
-    is_step && header.items <= CHANGE_ITEMS_MAX && is_among_seat_roots()
+    let mut input = WireInput::new(payload);
+    let mut is_seat_roots = || input.u128().is_ok_and(|dir| DirId(dir) == DirId::SEAT_ROOTS);
+    let is_step = match header.verb {
+        Verb::NameSeatFile | Verb::Unlink => is_seat_roots(),
+        // Any client may link a file among the seat roots into a directory.
+        Verb::Link => {
+            is_seat_roots()
+                && NamedFile::take(&mut input).is_ok()
+                && input.u128().is_ok_and(|dir| DirId(dir) == DirId::SEAT_ROOTS)
+        }
+        _ => false,
+    };
+    is_step && header.items <= CHANGE_ITEMS_MAX
+}
+
+/// True for a request of another server that was carried out before, so that it changes nothing.
+pub(super) fn is_naming_done(seats: &OtherSeats, header: &FrameHeader, payload: &[u8]) -> bool {
+    let mut input = WireInput::new(payload);
+    let naming = input.u128().and_then(|_| SeatFileNaming::take(&mut input));
+    let is_done = |naming: SeatFileNaming| match seats.done_moves().named_file(naming.request) {
+        Ok(named) => named.is_some(),
+        Err(_) => true,
+    };
+    header.verb == Verb::NameSeatFile && naming.is_ok_and(is_done)
+}
+
+/// The error of another seat, for a client of this one: that it is fenced or closed is nothing to this seat.
+fn of_other_seat(error: Error) -> Error {
+    match error.kind() {
+        Kind::Fenced | Kind::Closed => Error::new(Kind::Unavailable, error.to_string()),
+        _ => error,
+    }
 }
 
 fn one_item_only() -> Error {

@@ -57,7 +57,7 @@ fn moved() -> Error {
 /// Fails unless `file`, which has the empty name, is `dir` itself, and `dir` was not removed: another
 /// file may have its name.
 fn check_directory(dir: &Dir, file: &NamedFile) -> Result<()> {
-    let is_it = file.id == 0 || file.id == dir.id().0;
+    let is_it = (file.id == 0 || file.id == dir.id().0) && dir.id() != DirId::SEAT_ROOTS;
     if is_it && !dir.is_removed() { Ok(()) } else { Err(moved()) }
 }
 
