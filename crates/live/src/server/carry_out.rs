@@ -269,9 +269,12 @@ impl<'a> ClientSession<'a> {
         if header.verb.is_change() && batch.is_none() {
             let is_of_move = is_step_of_move(header, payload)
                 && self.check_is_of_owner("move files between seats").is_ok();
-            let passes =
-                header.verb == Verb::Unlink || is_naming_done(self.served.seats(), header, payload);
-            *batch = self.begin_batch(is_of_move && passes);
+            let ends_move = match header.verb {
+                Verb::Unlink => is_of_move,
+                Verb::NameSeatFile => is_of_move && is_naming_done(self.served.seats(), payload),
+                _ => false,
+            };
+            *batch = self.begin_batch(ends_move);
             if batch.is_none() && is_of_move {
                 // The server that asks may have to end this before it can be frozen itself.
                 return Ok(FrameAdmission::Refused);

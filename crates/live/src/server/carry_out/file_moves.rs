@@ -411,15 +411,15 @@ pub(super) fn is_step_of_move(header: &FrameHeader, payload: &[u8]) -> bool {
     is_step && header.items <= CHANGE_ITEMS_MAX
 }
 
-/// True for a request of another server that was carried out before, so that it changes nothing.
-pub(super) fn is_naming_done(seats: &OtherSeats, header: &FrameHeader, payload: &[u8]) -> bool {
+/// True if `payload` asks for a name that was made before, so that it changes nothing.
+pub(super) fn is_naming_done(seats: &OtherSeats, payload: &[u8]) -> bool {
     let mut input = WireInput::new(payload);
     let naming = input.u128().and_then(|_| SeatFileNaming::take(&mut input));
     let is_done = |naming: SeatFileNaming| match seats.done_moves().named_file(naming.request) {
         Ok(named) => named.is_some(),
         Err(_) => true,
     };
-    header.verb == Verb::NameSeatFile && naming.is_ok_and(is_done)
+    naming.is_ok_and(is_done)
 }
 
 /// The error of another seat, for a client of this one: that it is fenced or closed is nothing to this seat.
