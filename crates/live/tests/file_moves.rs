@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use esker_base::{Kind, Result};
 use esker_fs::inode::FileKind;
+use esker_fs::names::live_namespace::LiveNamespace;
 use esker_fs::ops::RenameFlags;
 use esker_fs::stack::identity::Identity;
 use esker_fs::stack::namespace::FollowLinks;
@@ -325,7 +326,8 @@ fn permissions_are_those_of_the_user_at_both_seats() -> Result<()> {
         // Over TCP clients act for the user whom they name.
         let mut address = server.address().clone();
         (address.unix, address.instance) = (None, seat.to_string().repeat(16));
-        live.store.delete(&format!("live/{NAME}/server/{}", server.address().instance))?;
+        let folder = LiveNamespace::server_folder(NAME, seat);
+        live.store.delete(&format!("{folder}{}", server.address().instance))?;
         address.put(&*live.store, (NAME, seat))?;
         servers.push(server);
     }
@@ -342,6 +344,7 @@ fn permissions_are_those_of_the_user_at_both_seats() -> Result<()> {
     let dirs = one_at_each_seat(&mut tree, 2)?;
     let mode = |mode| AttributeRequest { mode: Some(mode), ..AttributeRequest::default() };
     for dir in &dirs {
+        assert_eq!(kind_of(user.create(dir, b"refused", 0o644)), Kind::Denied);
         tree.set_attributes(dir, b"", &mode(0o777))?;
     }
     create(&mut user, &dirs[0], b"f", b"user's")?;
