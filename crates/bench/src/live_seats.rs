@@ -21,7 +21,7 @@ use crate::live::file_name;
 const BATCH: usize = 128;
 /// Requests under way at all seats together.
 const UNDER_WAY: usize = 32;
-/// Part of the files that are renamed, one at a time.
+/// Files that are renamed, one at a time, at most.
 const RENAMED: u64 = 1000;
 
 /// The figures of one kind of request.

@@ -7,7 +7,7 @@ use esker_base::Result;
 use esker_live::client::{LiveDir, Request};
 use esker_live::{LiveServer, LiveServerOptions};
 
-use crate::seats::SeatedStore;
+use crate::seated_store::SeatedStore;
 use crate::served::{NAME, server_options};
 
 /// Symptom: removals failed with `Unavailable` although all servers answered, and directories that were

@@ -18,28 +18,16 @@ use crate::campaign;
 use crate::file_moves::{create, kind_of, one_at_each_seat, wait_for_count};
 use crate::gated_store::{GatedCalls, GatedStore};
 use crate::raw_client::{frame, greeted, receive};
-use crate::seats::{SeatedStore, all_paths, all_paths_of, while_servers_come_and_go};
+use crate::seated_store::{
+    SeatedStore, all_paths, all_paths_of, stop_at_each_request, while_servers_come_and_go,
+};
 use crate::served::{LiveStore, NAME, client_options, server_options};
 
 /// The store stops at each request of both servers while files are moved: each is there afterwards, at
 /// its old name or at its new one.
 #[test]
-fn a_stop_at_any_store_request_loses_no_file() -> Result<()> {
-    const AT_ONCE: u64 = 24;
-    let mut begin = 0;
-    loop {
-        let done: Vec<bool> = std::thread::scope(|scope| {
-            let stops = begin..begin + AT_ONCE;
-            let run = |stop| scope.spawn(move || is_done_before_stop(stop).expect("no failure"));
-            let runs: Vec<_> = stops.map(run).collect();
-            runs.into_iter().map(|run| run.join().expect("no panic")).collect()
-        });
-        if let Some(first) = done.iter().position(|is_done| *is_done) {
-            assert!(begin + first as u64 > 10, "{first} store requests");
-            return Ok(());
-        }
-        begin += AT_ONCE;
-    }
+fn a_stop_at_any_store_request_loses_no_file() {
+    stop_at_each_request(is_done_before_stop);
 }
 
 const MOVED: usize = 4;

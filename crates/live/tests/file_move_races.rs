@@ -14,7 +14,7 @@ use esker_live::client::Request;
 use esker_table::manifest::SetId;
 
 use crate::file_moves::{create, one_at_each_seat};
-use crate::seats::{SeatedStore, all_paths_of};
+use crate::seated_store::{SeatedStore, all_paths_of};
 use crate::served::session_options;
 
 /// Clients rename files between directories at all seats. No snapshot has a file under two names, or

@@ -14,7 +14,7 @@ use esker_live::proof::UserSecret;
 use esker_live::wire::{AttributeRequest, take_attributes};
 use esker_live::{LiveServer, LiveTree};
 
-use crate::seats::{SeatedStore, all_paths, all_paths_of};
+use crate::seated_store::{SeatedStore, all_paths, all_paths_of};
 use crate::served::{NAME, client_options, session_options, tcp_options};
 
 /// Makes directories in the root until one is at each seat; returns these, by seat.
@@ -201,15 +201,19 @@ fn an_open_file_stays_usable_while_it_moves() -> Result<()> {
     tree.change(Request::write(&file, 7, b"s"))?;
     assert_eq!(other.read(&dirs[1], b"g")?, b"contents");
     other.change(Request::unlink(&dirs[1], &[b"g"]))?;
-    for _ in 0..500 {
-        let found = tree.call(Request::attributes(&file))?.only(take_attributes)?;
-        if found.nlink == 0 {
-            tree.change(Request::write(&file, 8, b"!"))?;
-            tree.change(Request::close(&file))?;
-            break;
-        }
+    let names = |tree: &mut LiveTree| -> Result<u32> {
+        Ok(tree.call(Request::attributes(&file))?.only(take_attributes)?.nlink)
+    };
+    let mut waits = 0;
+    while names(&mut tree)? > 0 {
+        assert!(waits < 500, "it has lost its last name");
         std::thread::sleep(Duration::from_millis(10));
+        waits += 1;
     }
+    tree.change(Request::write(&file, 8, b"!"))?;
+    let read = tree.call(Request::read(&file, 0, 100))?;
+    assert_eq!(read.only(|input| Ok(input.bytes(100, "content")?.to_vec()))?, b"contents!");
+    tree.change(Request::close(&file))?;
     for server in servers {
         server.end()?;
     }

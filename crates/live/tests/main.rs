@@ -21,6 +21,7 @@ mod raw_client;
 mod repeated_makes;
 mod requests;
 mod seat_crashes;
+mod seated_store;
 mod seats;
 mod served;
 mod spread;

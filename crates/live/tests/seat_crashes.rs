@@ -12,7 +12,9 @@ use esker_live::LiveTree;
 use esker_live::client::{LiveClientOptions, LiveDir, Request};
 
 use crate::campaign;
-use crate::seats::{SeatedStore, all_paths, all_paths_of, while_servers_come_and_go};
+use crate::seated_store::{
+    SeatedStore, all_paths, all_paths_of, stop_at_each_request, while_servers_come_and_go,
+};
 use crate::served::{NAME, client_options};
 
 /// Every server dies, ends or is fenced at any time, while clients make and remove directories at all
@@ -108,34 +110,14 @@ fn servers_come_and_go(seed: u64, rounds: usize) -> Result<u64> {
 /// The store stops at each request of both servers while directories at both seats are made and
 /// removed: afterwards each is there whole, or not at all, or empty and to be removed.
 #[test]
-fn a_stop_at_any_store_request_leaves_no_directory_half_made() -> Result<()> {
-    stop_at_all_store_requests(false)
+fn a_stop_at_any_store_request_leaves_no_directory_half_made() {
+    stop_at_each_request(|stop| is_done_before_stop(stop, false));
 }
 
 /// The same with directories whose names are at both seats.
 #[test]
-fn a_stop_at_any_store_request_leaves_no_spread_directory_half_made() -> Result<()> {
-    stop_at_all_store_requests(true)
-}
-
-fn stop_at_all_store_requests(spread: bool) -> Result<()> {
-    // Most of the time goes into waiting for servers that are gone.
-    const AT_ONCE: u64 = 24;
-    let mut begin = 0;
-    loop {
-        let done: Vec<bool> = std::thread::scope(|scope| {
-            let stops = begin..begin + AT_ONCE;
-            let run =
-                |stop| scope.spawn(move || is_done_before_stop(stop, spread).expect("no failure"));
-            let runs: Vec<_> = stops.map(run).collect();
-            runs.into_iter().map(|run| run.join().expect("no panic")).collect()
-        });
-        if let Some(first) = done.iter().position(|is_done| *is_done) {
-            assert!(begin + first as u64 > 10, "{first} store requests");
-            return Ok(());
-        }
-        begin += AT_ONCE;
-    }
+fn a_stop_at_any_store_request_leaves_no_spread_directory_half_made() {
+    stop_at_each_request(|stop| is_done_before_stop(stop, true));
 }
 
 /// Stops the store at request `stop` from when clients begin; true if they were done before.

@@ -1,97 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Seats: a live namespace whose directories are spread over several servers.
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use esker_base::clock::SystemClock;
-use esker_base::store::{MemoryStore, SharedStore};
 use esker_base::{Clock, Kind, Random, Result};
 use esker_fs::inode::{DirId, FileKind};
-use esker_fs::maintenance::verify::VerifyOptions;
-use esker_fs::repository::Repository;
 use esker_fs::retention::gc::GcOptions;
 use esker_fs::stack::identity::Identity;
 use esker_fs::stack::namespace::FollowLinks;
-use esker_live::client::{BulkInsertion, LiveClientOptions, LiveDir, LiveFile, Request};
+use esker_live::client::{
+    BulkInsertion, LiveClientOptions, LiveDir, LiveFile, Request, WaitNotice,
+};
 use esker_live::proof::UserSecret;
 use esker_live::wire::AttributeRequest;
 use esker_live::{LiveServer, LiveServerOptions, LiveTree};
 use esker_table::manifest::SetId;
 
+use crate::seated_store::{SeatedStore, all_paths, all_paths_of};
 use crate::served::{NAME, client_options, server_options, session_options, tcp_options};
-
-/// A store with a live namespace of several seats.
-pub struct SeatedStore {
-    pub store: SharedStore,
-    pub repository: Repository,
-    pub seats: u16,
-}
-
-impl SeatedStore {
-    pub fn new(seats: u16) -> Self {
-        let store: SharedStore = Arc::new(MemoryStore::new());
-        let repository = Repository::new(store.clone());
-        let made = repository.create_live(NAME, &[], seats.into(), session_options());
-        drop(made.expect("a live namespace"));
-        Self { store, repository, seats }
-    }
-
-    /// The server of `seat`, which takes over from any other.
-    pub fn serve(&self, seat: u16) -> LiveServer {
-        LiveServer::start(&self.repository, (NAME, seat), server_options()).expect("a server")
-    }
-
-    pub fn serve_all(&self) -> Vec<LiveServer> {
-        (0..self.seats).map(|seat| self.serve(seat)).collect()
-    }
-
-    pub fn connect(&self) -> LiveTree {
-        LiveTree::connect(&self.store, NAME, client_options()).expect("a connection")
-    }
-
-    pub fn assert_sound(&self) -> Result<()> {
-        let report = self.repository.verify(&VerifyOptions::default())?;
-        assert!(report.is_sound(), "{:#?}", report.findings);
-        Ok(())
-    }
-}
-
-/// Runs `work` while servers of three seats die, end and are fenced, some milliseconds after one another.
-/// Returns its outcome, how many servers there were, and the last ones.
-pub fn while_servers_come_and_go<T>(
-    live: &SeatedStore,
-    (seed, pauses_ms): (u64, std::ops::Range<u64>),
-    work: impl FnOnce() -> Result<T>,
-) -> Result<(T, u64, Vec<LiveServer>)> {
-    let mut servers: Vec<Option<LiveServer>> = live.serve_all().into_iter().map(Some).collect();
-    let is_done = AtomicBool::new(false);
-    let (worked, count) = std::thread::scope(|scope| {
-        let replaced = scope.spawn(|| {
-            let (mut random, mut count) = (Random::from_seed(seed), 0);
-            while !is_done.load(Ordering::Relaxed) {
-                let pause_ms = pauses_ms.start + random.below(pauses_ms.end - pauses_ms.start);
-                std::thread::sleep(Duration::from_millis(pause_ms));
-                let seat = random.below(live.seats.into()) as u16;
-                let server = &mut servers[usize::from(seat)];
-                match random.below(3) {
-                    0 => server.take().map_or(Ok(()), |server| server.end()).expect("an end"),
-                    1 => drop(server.take()),
-                    _ => {}
-                }
-                drop(server.replace(live.serve(seat)));
-                count += 1;
-            }
-            count
-        });
-        let worked = work();
-        is_done.store(true, Ordering::Relaxed);
-        (worked, replaced.join().expect("no panic"))
-    });
-    Ok((worked?, count, servers.into_iter().flatten().collect()))
-}
 
 /// Makes `count` directories in each other's and the root's, with a file in each; returns them.
 fn grow(tree: &mut LiveTree, count: usize, seed: u64) -> Result<Vec<LiveDir>> {
@@ -105,50 +34,6 @@ fn grow(tree: &mut LiveTree, count: usize, seed: u64) -> Result<Vec<LiveDir>> {
         dirs.push(dir);
     }
     Ok(dirs)
-}
-
-/// All paths below `dir`, with the content of files.
-pub fn all_paths(tree: &mut LiveTree, dir: &LiveDir) -> Result<BTreeMap<Vec<u8>, Vec<u8>>> {
-    let mut found = BTreeMap::new();
-    let mut waiting = vec![dir.clone()];
-    while let Some(dir) = waiting.pop() {
-        for entry in tree.list(&dir)? {
-            let path = dir.join(&entry.name);
-            let mut content = Vec::new();
-            match entry.attributes.kind {
-                FileKind::Directory => waiting.push(dir.child(&entry.name, &entry.attributes)),
-                FileKind::File => content = tree.read(&dir, &entry.name)?,
-                _ => {}
-            }
-            found.insert(path, content);
-        }
-    }
-    Ok(found)
-}
-
-/// The same of a snapshot.
-pub fn all_paths_of(repository: &Repository, set: SetId) -> Result<BTreeMap<Vec<u8>, Vec<u8>>> {
-    let view = repository.open(&[set], Identity::root())?;
-    let mut found = BTreeMap::new();
-    let mut waiting = vec![(view.root().clone(), Vec::new())];
-    while let Some((dir, path)) = waiting.pop() {
-        let mut names = Vec::new();
-        view.list(&dir, &Default::default(), &mut |entry| {
-            names.push((entry.name().to_vec(), entry.inode()?));
-            Ok(std::ops::ControlFlow::Continue(()))
-        })?;
-        for (name, inode) in names {
-            let path = [&path[..], b"/", &name].concat();
-            let mut content = Vec::new();
-            if inode.is_directory() {
-                waiting.push((view.open_dir(&dir, &name, &inode)?, path.clone()));
-            } else {
-                content = view.read(&inode, 0, 1 << 20)?.to_vec();
-            }
-            found.insert(path, content);
-        }
-    }
-    Ok(found)
 }
 
 /// Removes everything in `dir`.
@@ -554,6 +439,27 @@ fn a_server_that_does_not_listen_reaches_seats_on_other_machines() -> Result<()>
     let dirs = grow(&mut tree, 20, 3)?;
     assert!(dirs.iter().any(|dir| dir.place.seat == 1));
     tree.snapshot("all")?;
+    Ok(())
+}
+
+#[test]
+fn a_client_says_for_which_seat_it_waits() -> Result<()> {
+    let live = SeatedStore::new(2);
+    let mut servers = live.serve_all();
+    let said = Arc::new(Mutex::new(Vec::new()));
+    let told = said.clone();
+    let options = LiveClientOptions {
+        patience: Duration::from_secs(4),
+        notice: Some(WaitNotice::new(move |what| told.lock().expect("no panic").push(what))),
+        ..client_options()
+    };
+    let mut tree = LiveTree::connect(&live.store, NAME, options)?;
+    tree.status_of(1)?;
+    servers.pop().expect("two").end()?;
+    assert_eq!(tree.status_of(1).expect_err("no server").kind(), Kind::Unavailable);
+    let expected = "waiting up to 4 s for a server of seat 1 of run: `esker live serve run --seats 1` \
+                    runs one";
+    assert_eq!(*said.lock().expect("no panic"), [expected]);
     Ok(())
 }
 

@@ -14,7 +14,7 @@ use esker_live::client::{LiveDir, LiveFile, Request};
 use esker_live::wire::{AttributeRequest, take_attributes};
 
 use crate::gated_store::{GatedCalls, GatedStore};
-use crate::seats::{SeatedStore, all_paths, all_paths_of};
+use crate::seated_store::{SeatedStore, all_paths, all_paths_of};
 use crate::served::{NAME, session_options};
 
 const FILES: usize = 2000;

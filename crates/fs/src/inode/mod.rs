@@ -397,8 +397,8 @@ impl Inode {
         if is_mapped && (extent.is_some() || !content.is_empty()) {
             return Err(wrong("content in two places"));
         }
-        let device = columns.int(c::RDEV);
-        if entry == NameKind::Link && device != 0 && device as u16 == 0 {
+        let is_at_no_seat = |device: u64| device != 0 && device as u16 == 0;
+        if entry == NameKind::Link && is_at_no_seat(columns.int(c::RDEV)) {
             return Err(wrong("a file at no seat"));
         }
         let (uid, gid) = (small(c::UID, "owner")?, small(c::GID, "group")?);

@@ -293,6 +293,6 @@ fn arrived(mut inode: Inode, generation: u64, now_ns: i64) -> Inode {
 }
 
 /// Returns the error for losing a race against another change.
-fn changed(name: &[u8]) -> Error {
+pub(super) fn changed(name: &[u8]) -> Error {
     Error::new(Kind::Conflict, format!("{}: changed while it was renamed; retry", show(name)))
 }

@@ -23,7 +23,7 @@ use esker_base::{Error, Kind, Result};
 use crate::inode::{DirId, FileKind, Inode, NameKind, SeatFile, key};
 use crate::ops::RenameFlags;
 use crate::ops::remove::drop_name;
-use crate::ops::rename::is_link_here;
+use crate::ops::rename::{changed, is_link_here};
 use crate::session::{NameState, Session, exists, not_found};
 use crate::stack::dir::Dir;
 use crate::stack::path::{check_name, show};
@@ -201,11 +201,6 @@ impl Session {
         dir.touch(now_ns);
         Ok(())
     }
-}
-
-/// Returns the error for losing a race against another change.
-fn changed(name: &[u8]) -> Error {
-    Error::new(Kind::Conflict, format!("{}: changed meanwhile; try again", show(name)))
 }
 
 #[cfg(test)]

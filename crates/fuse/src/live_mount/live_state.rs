@@ -7,7 +7,6 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use esker_base::{Clock, Error, Kind, Result};
-use esker_fs::inode::FileKind;
 use esker_live::client::{Answer, Request, SharedConnection, SyncPoint};
 use esker_live::wire::{LiveAttributes, take_attributes};
 use fuser::{Errno, FileAttr, INodeNo, Notifier};
@@ -325,8 +324,7 @@ impl LiveState {
     ) -> Arc<LiveNode> {
         let of = (found.id, found.kind);
         let node = self.nodes.intern_id(of.0, of.1, |number| {
-            let seat = found.seat.filter(|_| found.kind == FileKind::Directory);
-            let node = LiveNode::at(number, (of, seat), (parent, name));
+            let node = LiveNode::at(number, (of, found.seat), (parent, name));
             node.losses.store(self.seats.losses(), Ordering::Relaxed);
             node
         });

@@ -274,22 +274,16 @@ impl Request {
         let SeatPlace { seat, top, path } = dir.part_of(name).place;
         let (path, name) = (path.to_vec(), name.to_vec());
         let target = MoveTarget { seat, dir: dir.id, top, path, name, replaces };
-        self.check_bounds(&target);
+        if target.name.len() > NAME_BYTES_MAX || target.path.len() > PATH_BYTES_MAX {
+            self.too_long = Some("name or path");
+        }
         target.put(&mut self.payload);
     }
 
     /// A name for a file at another seat.
     pub(crate) fn name_seat_file(naming: &SeatFileNaming) -> Self {
-        Self::within(Verb::NameSeatFile, LiveDir::seat_roots(naming.target.seat)).item(|item| {
-            item.check_bounds(&naming.target);
-            naming.put(&mut item.payload);
-        })
-    }
-
-    fn check_bounds(&mut self, target: &MoveTarget) {
-        if target.name.len() > NAME_BYTES_MAX || target.path.len() > PATH_BYTES_MAX {
-            self.too_long = Some("name or path");
-        }
+        let request = Self::within(Verb::NameSeatFile, LiveDir::seat_roots(naming.target.seat));
+        request.item(|item| naming.put(&mut item.payload))
     }
 
     fn with_second(mut self, target: LiveDir, put: impl FnOnce(&mut Self)) -> Self {

@@ -104,6 +104,8 @@ struct ChangeBatch<'a> {
     clients: MutexGuard<'a, KnownClients>,
     /// Changes were done that no record covers yet.
     lacks_record: bool,
+    /// It began while other changes had to wait.
+    is_during_freeze: bool,
 }
 
 /// Ends the connection because of a request. If that is at fault, its answer says so; requests that
@@ -233,8 +235,8 @@ impl<'a> ClientSession<'a> {
                 self.read(&header, payload, out)
             };
             outcome.awaits_commit |= self.shows_unsynced.take();
-            if served.seats().has_others() && served.freeze().is_frozen(served.clock()) {
-                // It may have waited for this change, and only for this one.
+            if batch.as_ref().is_some_and(|batch| batch.is_during_freeze) {
+                // The freeze waits for this change, and only for this one.
                 self.finish(batch.take())?;
             }
             if let Err(why) = done {
@@ -267,17 +269,21 @@ impl<'a> ClientSession<'a> {
             }
         }
         if header.verb.is_change() && batch.is_none() {
-            let is_of_move = is_step_of_move(header, payload)
-                && self.check_is_of_owner("move files between seats").is_ok();
-            let ends_move = match header.verb {
-                Verb::Unlink => is_of_move,
-                Verb::NameSeatFile => is_of_move && is_naming_done(self.served.seats(), payload),
-                _ => false,
-            };
-            *batch = self.begin_batch(ends_move);
-            if batch.is_none() && is_of_move {
+            *batch = self.begin_batch(self.is_moving());
+            if batch.is_none()
+                && is_step_of_move(header, payload)
+                && self.check_is_of_owner("move files between seats").is_ok()
+            {
                 // The server that asks may have to end this before it can be frozen itself.
-                return Ok(FrameAdmission::Refused);
+                let ends_move = match header.verb {
+                    Verb::Unlink => true,
+                    Verb::NameSeatFile => is_naming_done(self.served.seats(), payload),
+                    _ => false,
+                };
+                if !ends_move {
+                    return Ok(FrameAdmission::Refused);
+                }
+                *batch = self.begin_batch(true);
             }
             if batch.is_none() {
                 // It is planned again: nothing may stay closed while this client takes its time.
@@ -295,20 +301,20 @@ impl<'a> ClientSession<'a> {
     }
 
     /// Takes the lock under which changes are carried out; `None` while they have to wait. A freeze waits
-    /// for moves that have begun, and for what other servers do to end theirs (`ends_move`).
+    /// for changes that end the move of a file (`ends_move`).
     fn begin_batch(&self, ends_move: bool) -> Option<ChangeBatch<'a>> {
         let clients = self.served.clients().lock();
         // After the lock: who freezes takes it once, so no change is under way from then on.
         let is_frozen = self.served.freeze().is_frozen(self.served.clock());
-        (!is_frozen || ends_move || self.is_moving())
-            .then_some(ChangeBatch { clients, lacks_record: false })
+        let batch = ChangeBatch { clients, lacks_record: false, is_during_freeze: is_frozen };
+        (!is_frozen || ends_move).then_some(batch)
     }
 
     /// Records the changes of a batch that carried no record, and lets the changes of other
     /// connections begin.
     fn finish(&self, batch: Option<ChangeBatch>) -> Result<()> {
         match batch {
-            Some(ChangeBatch { clients, lacks_record: true }) => {
+            Some(ChangeBatch { clients, lacks_record: true, .. }) => {
                 let known = clients.get(&self.client).expect("known while it is connected");
                 self.session.put_request(&known.window.record())
             }

@@ -56,7 +56,7 @@ pub(super) struct MovingFiles {
 #[derive(Debug, Default)]
 struct ReleasedFiles {
     waiting: Vec<SeatFile>,
-    /// Moves without an answer: without one their files have no other name.
+    /// Moves without an answer yet, and their files, which may have got no other name.
     unanswered: Vec<(CallUnderWay, SeatFile)>,
     /// True while some are being released.
     is_busy: bool,

@@ -29,10 +29,11 @@ pub struct LiveAttributes {
     pub ctime_ns: i64,
     /// Identity of the file or directory.
     pub id: u128,
-    /// The seat that has the directory or file, if its name is at another one; the attributes are then
-    /// those that it had when it was named.
+    /// The seat that has the directory, if its name is at another one; the attributes are then those that
+    /// it was made with.
     pub seat: Option<u16>,
-    /// The file, if it is one at another seat.
+    /// The file, if its name is at another seat; the attributes are then those that it had when it was
+    /// named.
     pub seat_file: Option<SeatFile>,
 }
 
@@ -76,7 +77,7 @@ pub fn take_attributes(input: &mut WireInput) -> Result<LiveAttributes, WireDama
     let (mut seat, mut seat_file) = (None, None);
     if entry == Some(NameKind::Link) {
         let file = SeatFile::of_device(id, rdev).ok_or_else(|| input.damage("a seat"))?;
-        (rdev, seat, seat_file) = (0, Some(file.seat), Some(file));
+        (rdev, seat_file) = (0, Some(file));
     }
     if kind == FileKind::Directory && rdev != 0 {
         let number = u16::try_from(rdev - 1).map_err(|_| input.damage("a seat"))?;

@@ -80,7 +80,7 @@ pub struct MoveRequest {
     pub answered_below: u64,
 }
 
-/// What has become of a [`SeatFileNaming`].
+/// The outcome of a [`SeatFileNaming`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NamingOutcome {
     /// The name stands for the file, by the name among the seat roots that was given.
@@ -113,7 +113,7 @@ impl NamingOutcome {
             0 => Ok(Self::Named),
             1 => Ok(Self::SameFile),
             2 => Ok(Self::DoneBefore(input.u128()?)),
-            _ => Err(input.damage("what has become of a name")),
+            _ => Err(input.damage("the outcome of a naming")),
         }
     }
 }

@@ -34,6 +34,8 @@ const TOMBSTONE: u64 = NameKind::Tombstone.number();
 const FILE: u64 = NameKind::Is(FileKind::File).number();
 const INDEXED: u64 = NameKind::Is(FileKind::Indexed).number();
 const DIRECTORY: u64 = NameKind::Is(FileKind::Directory).number();
+/// The columns of [`DirId::SEAT_ROOTS`] in a key.
+const SEAT_ROOTS: [u64; 2] = [u64::MAX, DirId::SEAT_ROOTS.0 as u64];
 
 /// Parameters of a merge.
 pub(super) struct SquashJob<'a> {
@@ -240,8 +242,7 @@ impl SquashWorker<'_> {
         }
         let dir = |row| [block.int(0, row), block.int(1, row)];
         // Hidden directories, whose records may go, come last.
-        let seat_roots = [u64::MAX, DirId::SEAT_ROOTS.0 as u64];
-        dir(last) < seat_roots
+        dir(last) < SEAT_ROOTS
             && self.is_live(dir(0))
             && (dir(0) == dir(last) || (0..=last).all(|row| self.is_live(dir(row))))
     }
@@ -283,8 +284,8 @@ impl SquashWorker<'_> {
             return if hides_nothing { RecordFate::Hidden } else { RecordFate::Kept };
         }
         // The file has its names in directories, where they are links like others.
-        if dir_of(&INODE.key(row)) == DirId::SEAT_ROOTS
-            && row.ints[column::ENTRY] == NameKind::Link.number()
+        if row.ints[column::ENTRY] == NameKind::Link.number()
+            && row.ints[..2] == SEAT_ROOTS
             && self.job.squash.is_some()
         {
             return RecordFate::Unreachable;

@@ -116,8 +116,12 @@ impl ClientSession<'_> {
                 return Err(Error::corrupt(&self.peer, 8, what));
             }
         }
-        if header.items > CHANGE_ITEMS_MAX {
-            let what = format!("{} changes, {CHANGE_ITEMS_MAX} allowed", header.items);
+        let items_max = match header.verb {
+            Verb::RenameAcross | Verb::LinkAcross => 1,
+            _ => CHANGE_ITEMS_MAX,
+        };
+        if header.items > items_max {
+            let what = format!("{} changes, {items_max} allowed", header.items);
             return Err(Error::corrupt(&self.peer, 6, what));
         }
         Ok(())

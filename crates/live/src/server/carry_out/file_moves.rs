@@ -73,40 +73,25 @@ pub(super) fn take_move<'b>(
 }
 
 impl ClientSession<'_> {
-    /// Decides which of the `waiting` items of a rename or link to other seats are carried out. Returns
-    /// `None` if one of the files is being moved already.
-    pub(super) fn plan_moves(
+    /// Begins what a rename or link to another seat asks for, unless its one item `is_done`. Returns `None`
+    /// if the file is being moved already.
+    pub(super) fn plan_request(
         &self,
         header: &FrameHeader,
         payload: &[u8],
-        waiting: &[bool],
+        is_done: bool,
     ) -> Result<Option<Vec<(u16, SeatPreparation)>>, FrameRefusal> {
+        if is_done {
+            return Ok(Some(Vec::new()));
+        }
         let mut input = WireInput::new(payload);
         let dir = self.directories.get(DirId(input.u128()?)).ok_or(FrameRefusal::LacksDirectory)?;
-        if waiting.len() > 1 {
-            let refused = |item| (item, SeatPreparation::Refused(one_item_only()));
-            let items = (0..).zip(waiting).filter(|(_, is_waiting)| **is_waiting);
-            return Ok(Some(items.map(|(item, _)| refused(item)).collect()));
-        }
-        let mut items = Vec::new();
-        for (item, is_waiting) in (0..).zip(waiting) {
-            let (file, target) = take_move(header.verb, &mut input)?;
-            items.extend(is_waiting.then_some((item, file, target)));
-        }
+        let (file, target) = take_move(header.verb, &mut input)?;
         input.end()?;
-        let mut steps = Vec::new();
-        for (item, file, target) in items {
-            let step = match self.plan_move((&dir, &file), target, header) {
-                Ok(Some(step)) => step,
-                Ok(None) => {
-                    steps.iter().for_each(|(_, step)| self.forget_step(step));
-                    return Ok(None);
-                }
-                Err(error) => SeatPreparation::Refused(error),
-            };
-            steps.push((item, step));
-        }
-        Ok(Some(steps))
+        Ok(match self.plan_move((&dir, &file), target, header) {
+            Ok(step) => step.map(|step| vec![(0, step)]),
+            Err(error) => Some(vec![(0, SeatPreparation::Refused(error))]),
+        })
     }
 
     /// Begins to move or link a file, which nobody else moves or removes from now on; `None` if somebody
@@ -368,7 +353,7 @@ impl ClientSession<'_> {
         if !matches!(header.verb, Verb::Unlink | Verb::Rename) || moving.is_empty() {
             return false;
         }
-        // What is wrong with the request shows when it is carried out.
+        // A request that cannot be read is refused when it is carried out.
         self.names_moving_file(header, payload).unwrap_or(false)
     }
 
@@ -428,10 +413,6 @@ fn of_other_seat(error: Error) -> Error {
         Kind::Fenced | Kind::Closed => Error::new(Kind::Unavailable, error.to_string()),
         _ => error,
     }
-}
-
-fn one_item_only() -> Error {
-    Error::new(Kind::Invalid, "a request moves or links one file to another seat")
 }
 
 /// The answer to a server that has to begin a move again.

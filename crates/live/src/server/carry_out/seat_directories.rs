@@ -120,7 +120,9 @@ impl ClientSession<'_> {
         let waiting = self.items_to_do(header);
         self.repeats_directories = !waiting.iter().all(|is_waiting| *is_waiting);
         let planned = match header.verb {
-            Verb::RenameAcross | Verb::LinkAcross => self.plan_moves(header, payload, &waiting),
+            Verb::RenameAcross | Verb::LinkAcross => {
+                self.plan_request(header, payload, waiting.first() != Some(&true))
+            }
             verb => self.plan_items(verb, payload, &waiting),
         };
         let steps = match planned {
