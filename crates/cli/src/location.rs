@@ -98,7 +98,8 @@ impl StackPath {
     /// Names this location in `error`, which occurred there, instead of only its path or name.
     pub fn in_error(&self, error: Error) -> Error {
         let parent = self.path.iter().rposition(|&byte| byte == b'/').map_or(0, |slash| slash);
-        let rest = [&self.path[..], &self.path[..parent]].into_iter().find_map(|path| {
+        let places = [&self.path[..], &self.path[..parent], self.last()];
+        let rest = places.into_iter().find_map(|path| {
             let rest = error.context().strip_prefix(&show(path))?;
             rest.strip_prefix(": ").map(str::to_owned)
         });
@@ -146,6 +147,15 @@ mod tests {
         assert_eq!(parse("@ABCD:/x"), both("@abcd", "/x"));
         for bad in ["", ":/x", "/x", "/x:y", "@:/x", "@abc", "@wxyz"] {
             assert!(parse(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn errors_name_the_whole_location_once() {
+        let location = StackPath::parse(OsStr::new("a:/b/c")).expect("good");
+        for said in ["/b/c: gone", "/b: gone", "c: gone", "gone"] {
+            let error = location.in_error(Error::new(esker_base::Kind::NotFound, said));
+            assert_eq!(error.to_string(), "a:/b/c: gone", "{said}");
         }
     }
 

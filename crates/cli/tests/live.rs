@@ -2,10 +2,12 @@
 //! Live namespaces by commands: a server process, clients of its user and of others, servers that
 //! are killed, stopped and replaced.
 
-use std::io::{BufRead, BufReader};
+use std::ffi::OsStr;
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::ffi::OsStrExt;
 use std::process::{Child, Command, Stdio};
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::esker::Esker;
 use crate::user::{User, is_root};
@@ -368,5 +370,81 @@ fn users_of_one_server_are_kept_apart_by_mode_bits() {
     ann.ok(["live", "mkdir", "run:/private"]);
     assert_eq!(bob.run(["live", "mkdir", "run:/x"]).status.code(), Some(8));
     assert_eq!(bob.run(["live", "snapshot", "run", "theft"]).status.code(), Some(18));
+    assert_eq!(server.end(), Some(0));
+}
+
+/// Symptoms: listings had neither attributes nor levels below, and modes as decimal numbers; no command
+/// said at which seat a directory is; a file was not moved into a directory; a failure kept the command
+/// from its other paths, without a word.
+#[test]
+fn files_are_listed_made_moved_and_removed_as_in_sessions() {
+    let esker = Esker::new();
+    let source = esker.path("source");
+    std::fs::create_dir_all(source.join("odd")).expect("a directory");
+    std::os::unix::fs::symlink("over there", source.join("symlink")).expect("a symbolic link");
+    std::fs::write(source.join(".hidden"), b"x").expect("a file");
+    std::fs::write(source.join("plain"), b"12345").expect("a file");
+    std::fs::write(source.join("odd").join(OsStr::from_bytes(b"\xff")), b"").expect("a file");
+    esker.ok(["live", "create", "run", "--seats", "3"]);
+    let server = Server::start(serve(&esker, &[]));
+    esker.ok(["live", "import", source.to_str().expect("text"), "run:/in"]);
+
+    esker.ok(["live", "mkdir", "-p", "-m", "700", "run:/a/b/c"]);
+    esker.ok(["live", "mkdir", "-p", "run:/a/b", "run:/"]);
+    assert_eq!(esker.ok(["live", "ls", "-R", "run:/a"]), "/a/b\n/a/b/c\n");
+    let other = esker.fails(4, ["live", "mkdir", "run:/a", "run:/other"]);
+    assert!(other.contains("run:/a: "), "{other}");
+    esker.ok(["live", "mkdir", "--spread", "run:/wide"]);
+
+    let listed = esker.ok(["live", "ls", "-l", "run:/", "run:/in"]);
+    assert!(listed.starts_with("run:/:\ndrwx") && listed.contains("\n\nrun:/in:\n"), "{listed}");
+    assert!(listed.contains("symlink -> over there\n") && !listed.contains("hidden"), "{listed}");
+    let inner = esker.ok(["live", "ls", "-ln", "run:/a/b"]);
+    assert!(inner.starts_with("drwx------   1 ") && inner.ends_with(" c\n"), "{inner}");
+    let by_size = esker.ok(["live", "ls", "-aS", "run:/in"]);
+    assert_eq!(by_size, "symlink\nplain\n.hidden\nodd\n");
+    let found = esker.json(["live", "ls", "-R", "run:/"]);
+    let of = |path: &str| found.iter().find(|entry| entry["path"] == path).expect("listed");
+    assert_eq!((&of("/a/b/c")["mode"], &of("/wide")["seats"]), (&json!("0700"), &json!([0, 1, 2])));
+    assert_eq!(of("/in/symlink")["target"], "over there");
+    assert_eq!(of("/in/odd/\u{fffd}")["path_hex"], "2f696e2f6f64642fff");
+    let seat = of("/a")["seats"][0].to_string();
+    let shown = esker.ok(["live", "stat", "run:/a", "run:/wide"]);
+    assert!(
+        shown.contains(&format!("seat  {seat}\n")) && shown.ends_with("seats  all 3\n"),
+        "{shown}"
+    );
+
+    for name in ["x", "y"] {
+        esker.pipe(["live", "put", "-", &format!("run:/{name}")], name.as_bytes());
+    }
+    esker.fails(5, ["live", "mv", "run:/x", "run:/y", "run:/missing"]);
+    let moved = esker.fails(3, ["live", "mv", "run:/x", "run:/none", "run:/y", "run:/a"]);
+    assert!(moved.contains("rename run:/none to run:/a/none"), "{moved}");
+    assert_eq!(esker.ok(["live", "cat", "run:/a/x", "run:/a/y"]), "xy");
+    let removed = esker.fails(3, ["live", "rm", "run:/none", "run:/a/x"]);
+    assert!(removed.contains("run:/none: "), "{removed}");
+    esker.ok(["live", "rm", "-f", "run:/none", "run:/a/y"]);
+    assert_eq!(esker.ok(["live", "ls", "run:/a"]), "b\n");
+    assert_eq!(server.end(), Some(0));
+}
+
+/// Symptom: a command that was interrupted while it wrote left a part of the content without a word.
+#[test]
+fn an_interrupted_write_says_what_it_leaves() {
+    let esker = Esker::new();
+    esker.ok(["live", "create", "run"]);
+    let server = Server::start(serve(&esker, &[]));
+    let mut command = esker.command(["live", "put", "-", "run:/f"]);
+    let mut client = command.stdin(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it runs");
+    client.stdin.as_mut().expect("piped").write_all(b"a part").expect("it is read");
+    while esker.run(["live", "cat", "run:/f"]).stdout != b"a part" {
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+    let pid = rustix::process::Pid::from_child(&client);
+    rustix::process::kill_process(pid, rustix::process::Signal::INT).expect("it runs");
+    let ended = client.wait_with_output().expect("it ends");
+    let said = String::from_utf8_lossy(&ended.stderr);
+    assert!(said.contains("interrupted: run:/f has a part of the content"), "{said}");
     assert_eq!(server.end(), Some(0));
 }

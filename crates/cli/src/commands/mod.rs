@@ -90,9 +90,10 @@ impl Command {
             | Self::Chmod(_)
             | Self::Chown(_)
             | Self::Chgrp(_) => "nothing was changed; the same command again does all of it",
-            Self::Live(command) if command.imports() => {
-                "nothing was inserted; the same command again does all of it"
-            }
+            Self::Live(command) => match command.advice_at_begin() {
+                Some(advice) => advice,
+                None => return Ok(()),
+            },
             Self::Export(_) => "nothing was exported yet; export it again",
             Self::Publish(_) => "nothing was published, and everything is kept; publish it again",
             Self::Squash(_) | Self::Imd(_) => {

@@ -72,7 +72,8 @@ impl MkdirCommand {
     }
 }
 
-fn parent_of(path: &[u8]) -> Option<&[u8]> {
+/// Returns the path of the directory that contains `path`; `None` for the root.
+pub fn parent_of(path: &[u8]) -> Option<&[u8]> {
     let end = path.iter().rposition(|&byte| byte != b'/')?;
     path[..=end].iter().rposition(|&byte| byte == b'/').map(|slash| &path[..=slash])
 }

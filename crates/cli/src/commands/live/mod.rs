@@ -3,9 +3,16 @@
 
 mod files;
 mod import;
+mod ls;
+mod mkdir;
+mod mv;
+mod put;
+mod rm;
 mod serve;
 mod standby;
+mod stat;
 mod top;
+mod trees;
 
 use std::process::ExitCode;
 use std::thread;
@@ -126,9 +133,15 @@ Examples:
 }
 
 impl LiveCommand {
-    /// True if it writes the store by itself.
-    pub fn imports(&self) -> bool {
-        matches!(self.action, LiveAction::Import(_))
+    /// What is left after a signal at the beginning, for commands that say so.
+    pub fn advice_at_begin(&self) -> Option<&'static str> {
+        match self.action {
+            LiveAction::Import(_) => {
+                Some("nothing was inserted; the same command again does all of it")
+            }
+            LiveAction::File(LiveFileAction::Put(_)) => Some("nothing was written"),
+            _ => None,
+        }
     }
 
     /// Runs the action.
@@ -183,7 +196,7 @@ impl LiveCommand {
                     }
                 }
             }
-            LiveAction::File(action) => action.run(context),
+            LiveAction::File(action) => return action.run(context),
             LiveAction::Import(arguments) => return arguments.run(context),
             LiveAction::Insert { from, to } => import::insert(context, &from, &to),
         }?;

@@ -3,16 +3,17 @@
 
 use std::process::ExitCode;
 
-use clap::{ArgAction, Args, ValueEnum};
+use clap::Args;
 use esker_base::Result;
+use esker_fs::inode::Inode;
 use esker_fs::inode::indexed::{self, IndexedPart};
-use esker_fs::inode::{FileKind, Inode};
 use esker_fs::stack::identity::READ;
-use esker_fs::stack::list::{DirCursor, DirEntry};
+use esker_fs::stack::list::DirCursor;
 use esker_fs::stack::namespace::{FollowLinks, Namespace};
 use esker_fs::traversal::walk::{WalkNext, WalkOrder, WalkStep, normalized};
 use esker_imd::{IndexedReader, entry};
 
+use super::listing_format::{EntryCounts, ListingFormat, SortOrder};
 use crate::context::CommandContext;
 use crate::location::StackPath;
 use crate::output::CommandProblems;
@@ -21,20 +22,6 @@ use crate::users::UserNames;
 
 /// Directories with more entries are not counted, as in a mount.
 const COUNTED_MAX: usize = 1 << 16;
-
-/// Order of entries.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-enum SortOrder {
-    /// By name
-    #[default]
-    Name,
-    /// Largest first
-    Size,
-    /// Newest first
-    Time,
-    /// As stored; does not hold the directory in memory
-    None,
-}
 
 /// List directories
 ///
@@ -56,50 +43,13 @@ pub struct ListCommand {
     /// Directories, or files
     #[arg(required = true, value_name = "NAME[:/path]", value_parser = StackPath::parser())]
     locations: Vec<StackPath>,
-    /// Also show mode, links, owner, group, size and time
-    #[arg(short, long)]
-    long: bool,
-    /// Include names that begin with a dot
-    #[arg(short, long)]
-    all: bool,
-    /// List directories themselves, not their contents
-    #[arg(short, long)]
-    directory: bool,
-    /// List everything below, each with its path
-    #[arg(short = 'R', long)]
-    recursive: bool,
-    /// Sizes as 1.5 KiB
-    #[arg(short = 'h', short_alias = 'H', long)]
-    human: bool,
-    /// Print help
-    #[arg(long, action = ArgAction::Help)]
-    help: Option<bool>,
-    /// Show owners and groups by number
-    #[arg(short, long)]
-    numeric: bool,
-    /// Order of entries
-    #[arg(long, value_enum, default_value_t, value_name = "ORDER")]
-    sort: SortOrder,
-    /// Newest first, as --sort time
-    #[arg(short = 't', conflicts_with = "sort")]
-    by_time: bool,
-    /// Largest first, as --sort size
-    #[arg(short = 'S', conflicts_with_all = ["sort", "by_time"])]
-    by_size: bool,
-    /// Reverse the order
-    #[arg(short, long)]
-    reverse: bool,
-    /// Print the id of each file first: the same for all names of one file
-    #[arg(short, long)]
-    inode: bool,
-    /// One entry per line, which is always so
-    #[arg(short = '1')]
-    one: bool,
+    #[command(flatten)]
+    format: ListingFormat,
 }
 
 /// State for listing a location.
 struct ListingNeeds<'a> {
-    ls: &'a ListCommand,
+    format: &'a ListingFormat,
     context: &'a CommandContext,
     users: UserNames,
     problems: CommandProblems,
@@ -107,26 +57,14 @@ struct ListingNeeds<'a> {
 
 impl ListCommand {
     /// Lists.
-    pub fn run(mut self, context: &CommandContext) -> Result<ExitCode> {
-        if self.by_time {
-            self.sort = SortOrder::Time;
-        } else if self.by_size {
-            self.sort = SortOrder::Size;
-        }
+    pub fn run(self, context: &CommandContext) -> Result<ExitCode> {
         let repository = context.repository()?;
-        let users =
-            if self.long && !self.numeric { UserNames::of_machine() } else { UserNames::none() };
-        let several = self.locations.len() > 1 && !self.directory && !context.out.is_json();
-        let listing =
-            ListingNeeds { ls: &self, context, users, problems: CommandProblems::default() };
+        let users = self.format.users();
+        let problems = CommandProblems::default();
+        let listing = ListingNeeds { format: &self.format, context, users, problems };
         let views = context.views(&repository, &self.locations)?;
         for (index, (location, view)) in views.into_iter().enumerate() {
-            if several {
-                let gap = if index > 0 { "\n" } else { "" };
-                context
-                    .out
-                    .line(format!("{gap}{}:", text::printable(location.to_string().as_bytes())))?;
-            }
+            self.format.head(&context.out, &self.locations, index)?;
             listing.problems.pass(context, location, listing.location(&view, location))?;
         }
         Ok(listing.problems.exit_code())
@@ -136,28 +74,31 @@ impl ListCommand {
 impl ListingNeeds<'_> {
     fn location(&self, view: &Namespace, location: &StackPath) -> Result<()> {
         let path = normalized(&location.path);
-        if self.ls.recursive {
+        if self.format.recursive {
             return self.tree(view, location, &path);
         }
         if let Some(key) = entry::find_key(view, &location.path)? {
             let (inode, _) = key.key_file(&view.layers().source().store)?;
             return self.entry(view, &path, &path, &inode);
         }
-        let follow =
-            if self.ls.directory || self.ls.long { FollowLinks::No } else { FollowLinks::Yes };
+        let follow = if self.format.directory || self.format.long {
+            FollowLinks::No
+        } else {
+            FollowLinks::Yes
+        };
         let found = view.find(&location.path, follow)?;
         let parts = indexed::parts_of(&found.inode);
-        if !parts.is_empty() && !self.ls.directory && !self.ls.long {
+        if !parts.is_empty() && !self.format.directory && !self.format.long {
             view.identity().check(READ, &found.inode, &path)?;
             return self.keys(view, &path, &parts);
         }
-        if self.ls.directory || !found.inode.is_directory() {
+        if self.format.directory || !found.inode.is_directory() {
             return self.entry(view, &path, &path, &found.inode);
         }
         let dir = view.dir(&location.path)?;
         let parent = if path == b"/" { Vec::new() } else { path };
         let mut cursor = DirCursor::default();
-        let page_entries = if self.ls.sort == SortOrder::None { 1024 } else { usize::MAX };
+        let page_entries = if self.format.order() == SortOrder::None { 1024 } else { usize::MAX };
         loop {
             let entries = view.read_dir(&dir, &cursor, page_entries);
             let mut entries = entries?;
@@ -165,8 +106,9 @@ impl ListingNeeds<'_> {
             if let Some(last) = entries.last() {
                 cursor = DirCursor::after(&last.name);
             }
-            entries.retain(|entry| self.ls.all || !entry.name.starts_with(b"."));
-            self.sort(&mut entries);
+            entries.retain(|entry| self.format.lists(&entry.name));
+            self.format
+                .sort(&mut entries, |entry| (&entry.name, entry.inode.size, entry.inode.mtime_ns));
             for entry in entries {
                 let path = [&parent[..], b"/", &entry.name].concat();
                 self.entry(view, &path, &entry.name, &entry.inode)?;
@@ -197,27 +139,15 @@ impl ListingNeeds<'_> {
         })
     }
 
-    fn sort(&self, entries: &mut [DirEntry]) {
-        match self.ls.sort {
-            SortOrder::None => return,
-            SortOrder::Name => entries.sort_by(|a, b| a.name.cmp(&b.name)),
-            SortOrder::Size => {
-                entries.sort_by(|a, b| (b.inode.size, &a.name).cmp(&(a.inode.size, &b.name)));
-            }
-            SortOrder::Time => entries
-                .sort_by(|a, b| (b.inode.mtime_ns, &a.name).cmp(&(a.inode.mtime_ns, &b.name))),
-        }
-        if self.ls.reverse {
-            entries.reverse();
-        }
-    }
-
     fn tree(&self, view: &Namespace, location: &StackPath, path: &[u8]) -> Result<()> {
-        let order =
-            if self.ls.sort == SortOrder::None { WalkOrder::Stored } else { WalkOrder::Name };
+        let order = if self.format.order() == SortOrder::None {
+            WalkOrder::Stored
+        } else {
+            WalkOrder::Name
+        };
         view.traverse(path, FollowLinks::Yes, order, &mut |step| match step {
             WalkStep::Entry(visit) => {
-                if visit.depth > 0 && !self.ls.all && visit.name().starts_with(b".") {
+                if visit.depth > 0 && !self.format.lists(visit.name()) {
                     return Ok(WalkNext::Past);
                 }
                 if visit.depth > 0 || !visit.inode.is_directory() {
@@ -238,47 +168,17 @@ impl ListingNeeds<'_> {
         if out.is_json() {
             return out.json(text::entry(path, inode));
         }
-        if self.ls.inode {
-            out.raw(format!("{:032x} ", inode.id).as_bytes())?;
-        }
-        if self.ls.long {
-            out.raw(self.columns(view, path, inode).as_bytes())?;
-        }
-        out.name(name)?;
-        if self.ls.long && inode.kind() == Some(FileKind::Symlink) {
-            out.raw(b" -> ")?;
-            out.name(&inode.content)?;
-        }
-        out.raw(b"\n")
-    }
-
-    fn columns(&self, view: &Namespace, path: &[u8], inode: &Inode) -> String {
-        let (nlink, entries) = match inode.is_directory() {
+        let counts = || match inode.is_directory() {
             true => directory_counts(view, path).unwrap_or((1, None)),
             false => (inode.nlink, None),
         };
-        let size = match inode.kind() {
-            Some(FileKind::Directory) => entries.map_or("-".into(), |count| count.to_string()),
-            Some(FileKind::CharDevice | FileKind::BlockDevice) => {
-                format!("{}, {}", rustix::fs::major(inode.rdev), rustix::fs::minor(inode.rdev))
-            }
-            _ if self.ls.human => text::bytes(inode.size),
-            _ => inode.size.to_string(),
-        };
-        format!(
-            "{} {:>3} {:<8} {:<8} {size:>10} {} ",
-            text::mode(inode),
-            nlink,
-            self.users.user(inode.uid),
-            self.users.group(inode.gid),
-            text::minute(inode.mtime_ns),
-        )
+        self.format.print((out, &self.users), (name, inode), counts)
     }
 }
 
 /// Number of links and of entries of the directory at `path`; the entries are not counted beyond
 /// `COUNTED_MAX`.
-fn directory_counts(view: &Namespace, path: &[u8]) -> Result<(u32, Option<usize>)> {
+fn directory_counts(view: &Namespace, path: &[u8]) -> Result<EntryCounts> {
     let dir = view.dir(path)?;
     let entries = view.read_dir(&dir, &DirCursor::default(), COUNTED_MAX + 1)?;
     if entries.len() > COUNTED_MAX {

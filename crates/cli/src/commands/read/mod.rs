@@ -5,6 +5,7 @@ pub mod cat;
 pub mod diff;
 pub mod du;
 pub mod find;
+pub mod listing_format;
 pub mod ls;
 pub mod stat;
 pub mod tree;

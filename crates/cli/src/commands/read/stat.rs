@@ -87,8 +87,34 @@ fn show(
     path: &[u8],
     (inode, is_key): (&Inode, bool),
 ) -> Result<()> {
-    let out = &context.out;
-    let field = |name: &str, value: String| out.line(format!("{name:>9}  {value}"));
+    show_attributes(context, users, path, inode)?;
+    let field = |name: &str, value: String| show_field(context, name, value);
+    match inode.extent {
+        Some(extent) => {
+            let place = (extent.length, extent.offset, extent.log, extent.set);
+            let (length, offset, log, set) = place;
+            field("content", format!("{length} bytes at {offset} of data log {log:x} of @{set}"))?;
+        }
+        None if is_key => field("content", "the values of a key, one after the other".to_owned())?,
+        None if inode.kind() == Some(FileKind::File) => {
+            field("content", "in the inode".to_owned())?;
+        }
+        None => {}
+    }
+    for (name, value) in view.xattrs(inode)? {
+        field("xattr", format!("{} = {}", text::printable(&name), text::printable(&value)))?;
+    }
+    Ok(())
+}
+
+/// Prints what every file has, line by line.
+pub fn show_attributes(
+    context: &CommandContext,
+    users: &UserNames,
+    path: &[u8],
+    inode: &Inode,
+) -> Result<()> {
+    let field = |name: &str, value: String| show_field(context, name, value);
     field("path", text::printable(path))?;
     if inode.kind() == Some(FileKind::Symlink) {
         field("target", text::printable(&inode.content))?;
@@ -106,21 +132,10 @@ fn show(
     field("modified", text::instant(inode.mtime_ns))?;
     field("changed", text::instant(inode.ctime_ns))?;
     field("accessed", text::instant(inode.atime_ns))?;
-    field("id", format!("{:032x}", inode.id))?;
-    match inode.extent {
-        Some(extent) => {
-            let place = (extent.length, extent.offset, extent.log, extent.set);
-            let (length, offset, log, set) = place;
-            field("content", format!("{length} bytes at {offset} of data log {log:x} of @{set}"))?;
-        }
-        None if is_key => field("content", "the values of a key, one after the other".to_owned())?,
-        None if inode.kind() == Some(FileKind::File) => {
-            field("content", "in the inode".to_owned())?;
-        }
-        None => {}
-    }
-    for (name, value) in view.xattrs(inode)? {
-        field("xattr", format!("{} = {}", text::printable(&name), text::printable(&value)))?;
-    }
-    Ok(())
+    field("id", format!("{:032x}", inode.id))
+}
+
+/// Prints a line with the `value` of what is called `name`.
+pub fn show_field(context: &CommandContext, name: &str, value: String) -> Result<()> {
+    context.out.line(format!("{name:>9}  {value}"))
 }
