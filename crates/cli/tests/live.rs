@@ -140,6 +140,9 @@ fn a_live_namespace_of_several_servers() {
     assert!(seats[0]["per_second"]["reads"].is_number(), "{}", tables[1]);
     assert!(seats[2].is_null(), "{}", tables[1]);
     assert!(esker.ok(top).contains("   2  no server answers"));
+    // Symptom: it began to serve some seats, and then ended, without a word on what to do.
+    let refused = esker.fails(9, ["live", "serve", "run"]);
+    assert!(refused.contains("`esker live serve run --seats 1,2` serves the others"), "{refused}");
     let second = Server::start(serve(&esker, &["--seats", "1,2"]));
     for number in 0..12 {
         let path = format!("run:/d{number}");

@@ -58,7 +58,7 @@ pub fn check(name: &str) -> Result<()> {
         },
     };
     let context = format!(
-        "{name:?} cannot be the name of a snapshot: {why}; names consist of letters, digits \
+        "{name:?} cannot be a name: {why}; names consist of letters, digits \
          and . _ - + @ = , and do not begin with . - or @"
     );
     Err(Error::new(Kind::Invalid, context))

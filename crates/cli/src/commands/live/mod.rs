@@ -271,12 +271,15 @@ fn served_seats(
 
 /// False if the last server of `set` is known to be gone: it left its address.
 fn is_served(repository: &Repository, set: SetId) -> bool {
+    let state = writer_state(repository, set);
+    !matches!(state, Some(HolderState::Ended | HolderState::Released))
+}
+
+/// The state of the last writer of `set`; `None` if there was none, or that cannot be read.
+fn writer_state(repository: &Repository, set: SetId) -> Option<HolderState> {
     let manifest = Manifest::load(&**repository.store(), set);
     let hold = manifest.and_then(|manifest| repository.hold(set, &manifest));
-    match hold {
-        Ok(Some(hold)) => !matches!(hold.state, HolderState::Ended | HolderState::Released),
-        _ => true,
-    }
+    hold.ok().flatten().map(|hold| hold.state)
 }
 
 /// A live namespace as JSON; docs/guide/command.md describes it.

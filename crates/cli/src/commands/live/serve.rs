@@ -14,6 +14,7 @@ use esker_base::process::ProcessIdentity;
 use esker_base::{Error, Kind, Result};
 use esker_fs::names::live_namespace::LiveNamespace;
 use esker_fs::repository::Repository;
+use esker_fs::session::hold::HolderState;
 use esker_live::proof::UserSecret;
 use esker_live::server_address::ServerAddress;
 use esker_live::{LiveServer, LiveServerOptions};
@@ -22,6 +23,7 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use super::standby::stand_by;
+use super::writer_state;
 use crate::change::{DurabilityLevel, SessionSettings, TakeOver};
 use crate::context::CommandContext;
 use crate::output::notice;
@@ -118,6 +120,7 @@ impl ServeArguments {
         for seat in &seats {
             live.seat(*seat)?;
         }
+        self.check_unserved(&repository, &live, &seats)?;
         let options = self.options(context, seats.len())?;
         let (events, reports) = mpsc::channel();
         let is_ending = AtomicBool::new(false);
@@ -135,6 +138,39 @@ impl ServeArguments {
             is_ending.store(true, Ordering::Relaxed);
             reported
         })
+    }
+
+    /// Fails if some of `seats`, but not all, are served by others, before any of them is taken.
+    fn check_unserved(
+        &self,
+        repository: &Repository,
+        live: &LiveNamespace,
+        seats: &[u16],
+    ) -> Result<()> {
+        if self.standby || self.take_over.is_given() || seats.len() < 2 {
+            return Ok(());
+        }
+        let is_held = |set| writer_state(repository, set) == Some(HolderState::Alive);
+        let (served, unserved): (Vec<u16>, Vec<u16>) =
+            seats.iter().partition(|seat| is_held(live.seats[usize::from(**seat)]));
+        if served.is_empty() || unserved.is_empty() {
+            return Ok(());
+        }
+        let what = format!(
+            "{}: {} served by another process: `{}` serves the others, and --take-over all of them",
+            self.name,
+            match served.len() {
+                1 => format!("seat {} is", served[0]),
+                _ => format!("seats {} are", list_of(&served)),
+            },
+            self.command_for(&unserved),
+        );
+        Err(Error::new(Kind::Conflict, what))
+    }
+
+    /// The command that serves `seats`.
+    fn command_for(&self, seats: &[u16]) -> String {
+        format!("esker live serve {} --seats {}", self.name, list_of(seats))
     }
 
     /// Tells the user of the servers until all have ended. The end of one is that of all.
@@ -157,10 +193,17 @@ impl ServeArguments {
                 Ok(SeatEvent::Ended { seat, outcome }) => {
                     is_ending.store(true, Ordering::Relaxed);
                     if let Err(error) = outcome {
-                        let of = self.seat_text(live, seat);
-                        let what = match serving.contains(&seat) {
-                            true => format!("the server of {of} ends, and with it this process"),
-                            false => format!("cannot serve {of}"),
+                        let (of, was_serving) =
+                            (self.seat_text(live, seat), serving.contains(&seat));
+                        serving.retain(|other| *other != seat);
+                        let what = match (serving.len(), was_serving) {
+                            (_, false) => format!("cannot serve {of}"),
+                            (0, true) => format!("the server of {of} ends"),
+                            (_, true) => format!(
+                                "the server of {of} ends, and with it this process; `{}` serves \
+                                 its other seats",
+                                self.command_for(&serving)
+                            ),
                         };
                         failure.get_or_insert(error.within(what));
                     }
@@ -287,6 +330,11 @@ impl ServeArguments {
         let report = |error: &Error| notice(format!("standing by: {error}"));
         stand_by(start, (STANDBY_LOOK, is_ending), report)
     }
+}
+
+/// Numbers of seats as on the command line.
+fn list_of(seats: &[u16]) -> String {
+    seats.iter().map(u16::to_string).collect::<Vec<_>>().join(",")
 }
 
 /// The port of the server of `seat`: those of seats follow each other. Port 0 stands for any.
