@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Runs what uses MPI, under Open MPI and under MPICH: with 4 ranks the conformance suite of ranks, as
 # one node and as two, both programs of examples/plasma, whose output must be that of threads, and
-# `esker bench imd-write`; the conformance suite of MPI-IO; and `esker workbench` on MPI-IO, whose ranks are
+# `esker bench imd-write`; a job whose ranks serve a live namespace; the conformance suite of MPI-IO; and `esker workbench` on MPI-IO, whose ranks are
 # processes of MPI, processes that meet in a store, and threads. Each MPI has a build of its own.
 #
 # usage: scripts/test_mpi.sh [--rates]      (scripts/setup.sh mpi installs what it needs)
@@ -70,6 +70,17 @@ write_particles() {
         --keys 4000 --epochs 2 --rank-memory 4M
     "$esker" imd info run:/p --json | grep -q '"records":8000'
     "$esker" bench imd-get run:/p --operations 1000
+}
+
+# serve_in_job MPI DIRECTORY: ranks serve a live namespace and use it, and publish a snapshot.
+serve_in_job() {
+    local mpi=$1 bin=$2
+    # MPICH does not name the job.
+    ESKER_STORE=$scratch/$mpi-store ESKER_JOB=$mpi-$$ ranks "$mpi" "$bin/examples/live_job" \
+        | grep -q "^$ranks ranks made $((1000 * ranks)) files"
+    local files
+    files=$(ESKER_STORE=$scratch/$mpi-store "$bin/esker" ls live-job:/checkpoint | wc -l)
+    [ "$files" = $((1001 * ranks)) ]
 }
 
 # measured RANKS FILE: fails unless FILE is the result of that many ranks on MPI-IO, without failures.
@@ -146,6 +157,7 @@ for mpi in openmpi mpich; do
     # One build with all that runs below, so that no crate is compiled twice with other features.
     build=(-p esker-comm --features esker-comm/mpi --example mpi_conformance)
     if [ -z "$rates" ]; then
+        build+=(-p esker --features esker/mpi --example live_job)
         build+=(-p plasma --features plasma/mpi -p esker-cli --features esker-cli/mpi --bins)
         build+=(-p esker-workbench --features esker-workbench/mpi --example mpiio_conformance)
     fi
@@ -157,6 +169,7 @@ for mpi in openmpi mpich; do
     [ -z "$rates" ] || continue
     plasma "$mpi" "$target/$mpi/debug"
     write_particles "$mpi" "$target/$mpi/debug"
+    serve_in_job "$mpi" "$target/$mpi/debug"
     for mode in threads initial; do
         "$target/$mpi/debug/examples/mpiio_conformance" "$scratch" $mode
     done

@@ -40,6 +40,7 @@
 //! | write one file with many ranks | [`Job::share_files`], [`SharedFile`] | `shared_file` |
 //! | find records by key | [`Session::draft_indexed`], [`IndexedDir`] | `indexed_directory` |
 //! | change one tree with many clients at once | [`Repository::live`], [`LiveNamespace`] | |
+//! | serve such a tree by the ranks that use it | [`Repository::live_job`], [`LiveJob`] | `live_job` |
 //! | keep the objects elsewhere | [`backend`] | `own_store` |
 //! | use sorted records without files | the crate `esker-table` | `engine` |
 //!
@@ -93,6 +94,8 @@ pub mod guide;
 mod indexed;
 mod job;
 mod live;
+#[cfg(feature = "server")]
+mod live_job;
 mod metadata;
 mod namespace;
 mod repository;
@@ -109,6 +112,8 @@ pub use file::{File, FileStream, OpenOptions};
 pub use indexed::{IndexedDir, IndexedDraft};
 pub use job::Job;
 pub use live::LiveNamespace;
+#[cfg(feature = "server")]
+pub use live_job::{LiveJob, LiveJobBuilder};
 pub use metadata::Metadata;
 pub use namespace::Namespace;
 pub use repository::{Repository, RepositoryOptions};

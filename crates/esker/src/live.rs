@@ -287,6 +287,12 @@ impl LiveNamespace {
         self.tree.lock().snapshot(name)
     }
 
+    /// Ends the client: servers forget it.
+    #[cfg(feature = "server")]
+    pub(crate) fn close(self) -> Result<()> {
+        self.tree.into_inner().close()
+    }
+
     /// Makes the directory `from`, in the root of `session`, the new directory `to`: others see
     /// nothing of it before, and all of it afterwards. It survives power loss once this returns, and
     /// the session takes no more changes. One directory of a session can be inserted, once; after an

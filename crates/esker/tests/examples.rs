@@ -9,6 +9,8 @@ mod engine;
 mod indexed_directory;
 #[path = "../examples/job_of_ranks.rs"]
 mod job_of_ranks;
+#[path = "../examples/live_job.rs"]
+mod live_job;
 #[path = "../examples/own_store.rs"]
 mod own_store;
 #[path = "../examples/shared_file.rs"]
@@ -36,6 +38,11 @@ fn an_indexed_directory() {
 #[test]
 fn a_job_of_ranks() {
     job_of_ranks::main().expect("it runs");
+}
+
+#[test]
+fn a_live_job() {
+    live_job::main().expect("it runs");
 }
 
 #[test]

@@ -7,6 +7,7 @@ mod examples;
 mod files;
 mod jobs;
 mod live;
+mod live_job;
 mod paths;
 mod stores;
 mod surface;

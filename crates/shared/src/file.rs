@@ -116,7 +116,7 @@ impl<T: Transport> SharedJob<T> {
                 [&id[..], &attributes.encode()].concat()
             });
         }
-        let told = gather::broadcast_result(self.segments.collectives(), Rank(0), told)?;
+        let told = self.segments.collectives().broadcast_result(Rank(0), told)?;
         let (id, attributes) = told.split_first_chunk::<16>().ok_or_else(no_answer)?;
         let AgreedAttributes { size, mtime_ns } = AgreedAttributes::decode(attributes)?;
         let (id, open) = (u128::from_le_bytes(*id), Arc::new(()));
@@ -414,7 +414,7 @@ impl<T: Transport> SharedJob<T> {
         self.segments.agree(drained)?;
         let freed_bytes = self.truncate_home(file, size);
         let told = freed_bytes.map(|bytes| bytes.to_le_bytes().to_vec());
-        let told = gather::broadcast_result(self.segments.collectives(), Rank(0), told)?;
+        let told = self.segments.collectives().broadcast_result(Rank(0), told)?;
         file.size = size;
         if matches!(file.index, FileIndex::Held(_)) {
             file.index = FileIndex::Held(HeldIndex::new(self.segments.laminate(file.id)?));
@@ -496,7 +496,7 @@ impl<T: Transport> SharedJob<T> {
         if self.segments.rank() == Rank(0) {
             removed = self.unlink_home(path.as_ref()).map(|()| Vec::new());
         }
-        gather::broadcast_result(self.segments.collectives(), Rank(0), removed).map(drop)
+        self.segments.collectives().broadcast_result(Rank(0), removed).map(drop)
     }
 
     fn unlink_home(&mut self, path: &[u8]) -> Result<()> {
@@ -585,7 +585,7 @@ mod tests {
                 segments.barrier()?;
                 let before = segments.counters();
                 let own = if me == Rank(0) { vec![7; 40] } else { Vec::new() };
-                let told = gather::broadcast_result(segments.collectives(), Rank(0), Ok(own))?;
+                let told = segments.collectives().broadcast_result(Rank(0), Ok(own))?;
                 assert_eq!(told, [7; 40]);
                 // One broadcast for the length, and one for the bytes.
                 check(&before, &segments.counters(), 2 * bound, me);

@@ -113,7 +113,7 @@ impl<T: Transport> SharedJob<T> {
         let left = left_parts(&mut collectives, repository, id)?;
         let begin = PartBegin { repository, id, bases, options: &options.session };
         let parts = begin.parts(&map, me, size, &left);
-        let parts = gather::agree(&mut collectives, parts)?;
+        let parts = collectives.agree(parts)?;
         transport.barrier()?;
         let (own, index) = (Arc::new(parts.own), parts.index.map(Arc::new));
         let segments =
@@ -207,7 +207,7 @@ impl<T: Transport> SharedJob<T> {
                 set
             });
         }
-        let told = gather::broadcast_result(self.segments.collectives(), Rank(0), told)?;
+        let told = self.segments.collectives().broadcast_result(Rank(0), told)?;
         let set = told.try_into().map_err(|_| no_answer())?;
         self.segments.barrier()?;
         Ok((SetId(u128::from_le_bytes(set)), report))
@@ -280,7 +280,7 @@ fn left_parts<T: Transport>(
             parts.iter().flat_map(bytes).collect()
         });
     }
-    let parts = gather::broadcast_result(collectives, Rank(0), told)?;
+    let parts = collectives.broadcast_result(Rank(0), told)?;
     parts.chunks(20).map(|part| part_of(part.try_into().map_err(|_| no_answer())?)).collect()
 }
 

@@ -9,6 +9,7 @@ use std::ops::Range;
 
 use esker_base::wire::{WireDamage, WireInput, put_varint};
 use esker_base::{Error, Kind, Result};
+use esker_comm::collective::agreement::{decode_error, encode_error};
 use esker_comm::transport::MESSAGE_BYTES_MAX;
 use esker_comm::{Channel, Rank};
 use esker_extent::{Segment, SegmentLog, SegmentRun};
@@ -31,8 +32,6 @@ const INDEX_BYTES_MAX: usize = 1 << 30;
 const ANSWER_BYTES_MAX: usize = 8 << 20;
 /// Longer replies are split into several messages.
 pub const PART_BYTES: usize = 1 << 20;
-/// Error texts are cut to this length.
-const TEXT_BYTES_MAX: usize = 1 << 10;
 
 const _: () = assert!(OFFSETS_MAX <= SEGMENTS_MAX);
 const _: () = assert!(SEGMENTS_MAX * 90 < ANSWER_BYTES_MAX && ANSWER_BYTES_MAX < MESSAGE_BYTES_MAX);
@@ -198,19 +197,6 @@ fn take_range(input: &mut WireInput) -> Result<Range<u64>, WireDamage> {
 
 fn take_runs(input: &mut WireInput) -> Result<Vec<SegmentRun>, WireDamage> {
     SegmentLog::decode_batch(input.take(input.left())?)
-}
-
-/// Encodes an error: the exit code of its kind, which is never 0, and its text.
-pub fn encode_error(error: &Error) -> Vec<u8> {
-    let text = error.to_string();
-    let end = text.floor_char_boundary(TEXT_BYTES_MAX);
-    [&[error.kind().exit_code()][..], &text.as_bytes()[..end]].concat()
-}
-
-/// Decodes an error of `from`, given its `code` and `text`, and adds the rank's name.
-pub fn decode_error(from: Rank, code: u8, text: &[u8]) -> Error {
-    let kind = Kind::of_exit_code(code).unwrap_or(Kind::Unavailable);
-    Error::new(kind, format!("{from}: {}", String::from_utf8_lossy(text)))
 }
 
 /// Encodes the reply to request `id` as messages, of which the last is marked.

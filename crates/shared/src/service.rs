@@ -29,7 +29,6 @@ use esker_fs::session::Session;
 use esker_table::manifest::SetId;
 
 use crate::exchange::RequestExchange;
-use crate::gather;
 use crate::message::{OFFSETS_MAX, RankReply, RankRequest, SEGMENTS_MAX};
 use crate::server::SegmentServer;
 use crate::slices::{SLOTS, SliceMap};
@@ -215,7 +214,7 @@ impl<T: Transport> SegmentService<T> {
     /// error with that error, at the others with that of the lowest failed rank. Collective, and a
     /// barrier.
     pub(crate) fn agree<R>(&mut self, own: Result<R>) -> Result<R> {
-        gather::agree(&mut self.collectives, own)
+        self.collectives.agree(own)
     }
 
     /// Makes every later sync fail: the segments put so far are no longer certain to be durable.
@@ -473,7 +472,7 @@ impl<T: Transport> SegmentService<T> {
                 });
                 index = runs.map(|runs| SegmentLog::encode_batch(&runs.concat()));
             }
-            let bytes = gather::broadcast_result(&mut self.collectives, server, index)?;
+            let bytes = self.collectives.broadcast_result(server, index)?;
             let runs = SegmentLog::decode_batch(&bytes);
             all.extend(runs.map_err(|damage| damage.of(&format!("the index of {server}"), 0))?);
         }

@@ -12,6 +12,7 @@
 //! barrier every [`WINDOW`] collectives enforces the bound.
 //! Source: MetaKV §III-C.
 
+pub mod agreement;
 pub mod model;
 pub mod tree;
 
