@@ -9,6 +9,7 @@ mod crowd;
 mod file_move_crashes;
 mod file_move_races;
 mod file_moves;
+mod full_stores;
 #[path = "../../fuse/tests/gated_store.rs"]
 mod gated_store;
 mod histories;

@@ -549,6 +549,15 @@ impl LiveConnection {
         }
         self.call(Request::goodbye().for_seat(self.seat)).map(drop)
     }
+
+    /// Ends the client without waiting for anything. A server that does not hear it forgets its
+    /// requests later.
+    #[cfg(feature = "server")]
+    pub(crate) fn leave(mut self) {
+        if self.submit(Request::goodbye().for_seat(self.seat)).is_ok() {
+            let _ = self.write_some();
+        }
+    }
 }
 
 /// Bytes that an error shows of a path which is too long.

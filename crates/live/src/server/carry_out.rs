@@ -316,7 +316,12 @@ impl<'a> ClientSession<'a> {
         match batch {
             Some(ChangeBatch { clients, lacks_record: true, .. }) => {
                 let known = clients.get(&self.client).expect("known while it is connected");
-                self.session.put_request(&known.window.record())
+                if let Err(error) = self.session.put_request(&known.window.record()) {
+                    check_goes_on(&error)?;
+                    // It comes before the next change of any client.
+                    self.served.owed_records().lock().insert(self.client);
+                }
+                Ok(())
             }
             _ => Ok(()),
         }

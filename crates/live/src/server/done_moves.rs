@@ -7,6 +7,7 @@
 //! those of the seat's own clients are, under a number of its own.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use esker_base::wire::{WireDamage, WireInput, put_varint};
@@ -27,9 +28,16 @@ const MEMORY: Duration = Duration::from_secs(600);
 /// Requests of one client that are remembered, at most: as many as it may have under way.
 const REQUESTS_MAX: usize = 512;
 
+/// Time between two looks for clients to forget.
+const FORGET_INTERVAL_NS: u64 = 1_000_000_000;
+
 /// The requests of all clients for which this seat has named files.
 #[derive(Debug, Default)]
-pub(super) struct DoneMoves(Mutex<HashMap<u64, DoneRequests>>);
+pub(super) struct DoneMoves {
+    clients: Mutex<HashMap<u64, DoneRequests>>,
+    /// The last look for clients to forget, by the monotonic clock.
+    looked_ns: AtomicU64,
+}
 
 #[derive(Debug, Default)]
 struct DoneRequests {
@@ -52,7 +60,7 @@ impl DoneMoves {
         }
         let requests = take_requests(&mut WireInput::new(&record.content[1..]), clock);
         let requests = requests.map_err(|damage| damage.of("a record of moves", 1))?;
-        self.0.lock().insert(record.client ^ SALT, requests);
+        self.clients.lock().insert(record.client ^ SALT, requests);
         Ok(true)
     }
 
@@ -61,7 +69,7 @@ impl DoneMoves {
     /// # Errors
     /// `Conflict` for a request that is older than those that its client repeats.
     pub fn named_file(&self, request: MoveRequest) -> Result<Option<SeatFile>> {
-        let clients = self.0.lock();
+        let clients = self.clients.lock();
         let Some(requests) = clients.get(&request.client) else { return Ok(None) };
         if request.number < requests.answered_below {
             return Err(Error::new(Kind::Conflict, "the request comes too late"));
@@ -74,7 +82,7 @@ impl DoneMoves {
         let MoveRequest { client, number, answered_below } = request;
         let mut content = vec![VERSION];
         put_varint(&mut content, answered_below);
-        let clients = self.0.lock();
+        let clients = self.clients.lock();
         let known = clients.get(&client).map(|requests| &requests.files);
         let earlier = known.into_iter().flat_map(|files| files.range(answered_below..));
         let mut files: BTreeMap<u64, SeatFile> =
@@ -95,12 +103,16 @@ impl DoneMoves {
     pub fn add(&self, request: MoveRequest, file: SeatFile, clock: &dyn Clock) -> Vec<u64> {
         let MoveRequest { client, number, answered_below } = request;
         let now_ns = clock.monotonic_ns();
-        let mut clients = self.0.lock();
+        let mut clients = self.clients.lock();
         let requests = clients.entry(client).or_default();
         requests.answered_below = requests.answered_below.max(answered_below);
         requests.files = requests.files.split_off(&answered_below);
         requests.files.insert(number, file);
         requests.added_ns = now_ns;
+        if now_ns.saturating_sub(self.looked_ns.load(Ordering::Relaxed)) < FORGET_INTERVAL_NS {
+            return Vec::new();
+        }
+        self.looked_ns.store(now_ns, Ordering::Relaxed);
         let is_old = |requests: &DoneRequests| {
             u128::from(now_ns.saturating_sub(requests.added_ns)) > MEMORY.as_nanos()
         };

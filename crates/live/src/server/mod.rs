@@ -264,6 +264,10 @@ impl LiveServer {
     /// # Errors
     /// `Fenced` after a takeover, and other failures from before; errors of the store.
     pub fn end(mut self) -> Result<()> {
+        if self.served.seats().has_others() {
+            // Files that lost names here; the names that stay at their seats are garbage.
+            let _ = self.served.seats().moving().wait_for_end(END_PATIENCE, self.served.clock());
+        }
         let failure = self.stop();
         if let Some(failure) = failure {
             return Err(failure);

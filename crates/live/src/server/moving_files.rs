@@ -39,6 +39,19 @@ const RELEASED_TOGETHER: usize = 1024;
 /// A name in a directory.
 type Name = (DirId, Box<[u8]>);
 
+/// The new name that a move gives a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct MoveGoal {
+    /// The file.
+    pub file: u128,
+    /// The seat that has the name.
+    pub seat: u16,
+    /// Its directory.
+    pub dir: DirId,
+    /// The name.
+    pub name: Box<[u8]>,
+}
+
 /// Files that are being moved from a seat, and files of other seats that lost names at it.
 #[derive(Debug, Default)]
 pub(super) struct MovingFiles {
@@ -49,8 +62,8 @@ pub(super) struct MovingFiles {
     lost_name: Notify,
     /// Told when a freeze waits for all releases.
     hurry: Notify,
-    /// Names whose move got no answer, and the files that they stood for: these may have both names.
-    unfinished: Mutex<HashMap<Name, u128>>,
+    /// Names that a move may have left although it gave their files others.
+    unfinished: Mutex<HashMap<Name, MoveGoal>>,
 }
 
 #[derive(Debug, Default)]
@@ -143,22 +156,22 @@ impl MovingFiles {
         }
     }
 
-    /// Records that the file `id` may have another name besides `name`, by a move without an answer.
-    pub fn set_unfinished(&self, (dir, name): (DirId, &[u8]), id: u128) {
+    /// Records that the file `name` may have got its new name, by a move that has not removed this one.
+    pub fn set_unfinished(&self, (dir, name): (DirId, &[u8]), goal: MoveGoal) {
         let mut unfinished = self.unfinished.lock();
         if unfinished.len() >= UNFINISHED_MAX {
             unfinished.clear();
         }
-        unfinished.insert((dir, name.into()), id);
+        unfinished.insert((dir, name.into()), goal);
     }
 
-    /// True if the file `id` may have another name besides `name`, by a move without an answer.
-    pub fn is_unfinished(&self, (dir, name): (DirId, &[u8]), id: u128) -> bool {
+    /// True if a move of the file `name` to the same `goal` may have got that far.
+    pub fn is_unfinished(&self, (dir, name): (DirId, &[u8]), goal: &MoveGoal) -> bool {
         let unfinished = self.unfinished.lock();
-        !unfinished.is_empty() && unfinished.get(&(dir, name.into())) == Some(&id)
+        !unfinished.is_empty() && unfinished.get(&(dir, name.into())) == Some(goal)
     }
 
-    /// Forgets a move without an answer.
+    /// Forgets the move of the file `name` that was not finished.
     pub fn forget_unfinished(&self, (dir, name): (DirId, &[u8])) {
         let mut unfinished = self.unfinished.lock();
         if !unfinished.is_empty() {
@@ -240,8 +253,17 @@ fn release_files(served: &ServedNamespace, files: Vec<SeatFile>) -> Vec<SeatFile
     std::thread::scope(|scope| {
         let release = |(seat, files): (u16, Vec<SeatFile>)| {
             scope.spawn(move || {
-                let chunks = files.chunks(RELEASED_TOGETHER);
-                chunks.flat_map(|files| release_at(served, seat, files)).collect::<Vec<_>>()
+                let mut chunks = files.chunks(RELEASED_TOGETHER);
+                let mut left = Vec::new();
+                for files in chunks.by_ref() {
+                    left.extend(release_at(served, seat, files));
+                    // A server that does not answer is not waited for again.
+                    if left.len() >= files.len() {
+                        break;
+                    }
+                }
+                left.extend(chunks.flatten());
+                left
             })
         };
         let releases: Vec<_> = by_seat.into_iter().map(release).collect();
@@ -259,7 +281,8 @@ fn release_at(served: &ServedNamespace, seat: u16, files: &[SeatFile]) -> Vec<Se
     } else {
         let names: Vec<String> = files.iter().map(SeatFile::root_name).collect();
         let names: Vec<&[u8]> = names.iter().map(String::as_bytes).collect();
-        let unlink = Request::unlink(&LiveDir::seat_roots(seat), &names);
+        // A name that came back after a crash would stay.
+        let unlink = Request::unlink(&LiveDir::seat_roots(seat), &names).durable();
         let answer = served.seats().call_for_move(seat, vec![unlink]).pop();
         let answer = answer.and_then(Result::ok).map(|answer| answer.outcomes());
         answer.and_then(Result::ok).unwrap_or_default()

@@ -108,13 +108,12 @@ struct ConnectionUse<'a>(&'a SeatConnections);
 
 impl SeatConnections {
     /// Takes a connection, or `None` for the use of a new one, once fewer than [`CONNECTIONS_MAX`] are in
-    /// use; nothing once none was returned for `patience`.
+    /// use; nothing if that takes longer than `patience`.
     fn take(&self, patience: Duration) -> Option<(ConnectionUse<'_>, Option<LiveConnection>)> {
         let mut unused = self.unused.lock();
-        while unused.used >= CONNECTIONS_MAX {
-            if self.returned.wait_for(&mut unused, patience).timed_out() {
-                return None;
-            }
+        let is_full = |unused: &mut UnusedConnections| unused.used >= CONNECTIONS_MAX;
+        if self.returned.wait_while_for(&mut unused, is_full, patience).timed_out() {
+            return None;
         }
         unused.used += 1;
         Some((ConnectionUse(self), unused.connections.pop()))
@@ -130,8 +129,7 @@ impl ConnectionUse<'_> {
             return;
         }
         drop(unused);
-        // A server that does not hear it forgets the client later.
-        let _ = connection.close();
+        connection.leave();
     }
 }
 

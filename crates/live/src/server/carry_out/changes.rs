@@ -20,8 +20,12 @@ use super::change_items::{
 use super::file_moves::take_move;
 use super::named_file::NamedFile;
 use super::seat_directories::not_of_clients;
-use super::{ANSWER_BYTES_MAX, ChangeBatch, ClientSession, FrameRefusal, check_goes_on, take_name};
+use super::{
+    ANSWER_BYTES_MAX, ChangeBatch, ClientSession, FrameRefusal, check_goes_on, refuse_items,
+    take_name,
+};
 use crate::server::client_window::{ClientWindow, ItemPosition, WINDOW_MAX};
+use crate::server::served_namespace::KnownClients;
 use crate::wire::{
     AttributeRequest, CHANGE_ITEMS_MAX, FrameHeader, NamingOutcome, PATH_BYTES_MAX, RangeChange,
     TRANSFER_BYTES_MAX, Verb, WriteMode, finish_frame, put_attributes, put_status, start_frame,
@@ -39,7 +43,7 @@ impl ClientSession<'_> {
         let at = out.len();
         let known = batch.clients.get_mut(&self.client).expect("known while it is connected");
         let window = &mut known.window;
-        self.check_number(header, window)?;
+        window.has_answers_below(check_header(header, &self.peer)?)?;
         if let Some(answer) = window.answer(header.number) {
             self.served.metrics().repeated.inc_by(u64::from(header.items));
             out.extend_from_slice(answer);
@@ -54,7 +58,15 @@ impl ClientSession<'_> {
             return Err(Error::new(Kind::Unavailable, what));
         }
         self.is_repeated = header.flags.is_repeated;
-        self.record_registration(window)?;
+        let recorded = self.record_registration(window);
+        if let Err(error) = recorded.and_then(|()| self.put_owed_records(&mut batch.clients)) {
+            check_goes_on(&error)?;
+            // It can be carried out once there is room: none of it was.
+            refuse_items(header, &error, out);
+            return Ok(());
+        }
+        let known = batch.clients.get_mut(&self.client).expect("known while it is connected");
+        let window = &mut known.window;
         start_frame(out);
         let mut answer = *header;
         self.lacking = self.lacking.split_off(&window.answered_below());
@@ -104,25 +116,15 @@ impl ClientSession<'_> {
         Ok(())
     }
 
-    fn check_number(&self, header: &FrameHeader, window: &mut ClientWindow) -> Result<()> {
-        let answered_below =
-            header.number.checked_add(1).and_then(|end| end.checked_sub(header.window.into()));
-        match answered_below {
-            Some(below) if header.number > 0 && (1..=WINDOW_MAX).contains(&header.window) => {
-                window.has_answers_below(below)?;
+    /// Puts the records for which there was no room when their batches ended: no change may come before
+    /// them that a repetition of what they cover would undo.
+    fn put_owed_records(&self, clients: &mut KnownClients) -> Result<()> {
+        let mut owed = self.served.owed_records().lock();
+        while let Some(client) = owed.first().copied() {
+            if let Some(known) = clients.get(&client) {
+                self.superuser.put_request(&known.window.record())?;
             }
-            _ => {
-                let what = format!("request {} of a window of {}", header.number, header.window);
-                return Err(Error::corrupt(&self.peer, 8, what));
-            }
-        }
-        let items_max = match header.verb {
-            Verb::RenameAcross | Verb::LinkAcross => 1,
-            _ => CHANGE_ITEMS_MAX,
-        };
-        if header.items > items_max {
-            let what = format!("{} changes, {items_max} allowed", header.items);
-            return Err(Error::corrupt(&self.peer, 6, what));
+            owed.remove(&client);
         }
         Ok(())
     }
@@ -479,6 +481,26 @@ impl ClientSession<'_> {
         let target = self.directories.get(DirId(input.u128()?));
         Ok((target.ok_or(FrameRefusal::LacksDirectory)?, take_name(input)?))
     }
+}
+
+/// Fails for a change with a number, a window or items that no client sends. Returns the number below which
+/// its client has all answers.
+pub(super) fn check_header(header: &FrameHeader, peer: &str) -> Result<u64> {
+    let items_max = match header.verb {
+        Verb::RenameAcross | Verb::LinkAcross => 1,
+        _ => CHANGE_ITEMS_MAX,
+    };
+    if header.items > items_max {
+        let what = format!("{} changes, {items_max} allowed", header.items);
+        return Err(Error::corrupt(peer, 6, what));
+    }
+    let answered_below =
+        header.number.checked_add(1).and_then(|end| end.checked_sub(header.window.into()));
+    let is_window = header.number > 0 && (1..=WINDOW_MAX).contains(&header.window);
+    answered_below.filter(|_| is_window).ok_or_else(|| {
+        let what = format!("request {} of a window of {}", header.number, header.window);
+        Error::corrupt(peer, 8, what)
+    })
 }
 
 /// Where the effect of an item is.

@@ -19,8 +19,6 @@ use esker_fs::ops::SeatNaming;
 use esker_fs::session::Session;
 use esker_fs::stack::dir::Dir;
 use esker_fs::stack::identity::Identity;
-use esker_fs::stack::namespace::FollowLinks;
-use esker_fs::stack::path_search::SeatSearch;
 use tokio::runtime::Handle;
 
 use super::change_items::take_flags;
@@ -29,6 +27,7 @@ use super::named_file::NamedFile;
 use super::seat_directories::{SeatPreparation, not_of_clients};
 use super::{ClientSession, FrameRefusal, take_name};
 use crate::client::{LiveDir, LiveFile, Request};
+use crate::server::moving_files::MoveGoal;
 use crate::server::other_seats::{OtherSeats, UnansweredCall};
 use crate::wire::{
     CHANGE_ITEMS_MAX, FrameHeader, MoveRequest, MoveTarget, NamingOutcome, SeatFileNaming, Verb,
@@ -50,6 +49,19 @@ pub(super) struct FileMove {
     /// True if the old name stays: it is a link, both names are of one file, or the name stands for another
     /// file than the one that this request has moved before.
     keeps_old: bool,
+}
+
+impl FileMove {
+    /// The old name.
+    fn place(&self) -> (DirId, &[u8]) {
+        (self.dir.id(), &self.name)
+    }
+
+    /// What the move is to make of the file.
+    fn goal(&self) -> MoveGoal {
+        let MoveTarget { seat, dir, name, .. } = &self.target;
+        MoveGoal { file: self.inode.id, seat: *seat, dir: *dir, name: name[..].into() }
+    }
 }
 
 /// The outcome of the steps of a move at other seats.
@@ -122,15 +134,16 @@ impl ClientSession<'_> {
                 (dir.clone(), file.name.to_vec(), inode)
             }
         };
-        if !self.served.seats().moving().begin(dir.id(), &name) {
-            return Ok(None);
-        }
         let answered_below = header.number.saturating_add(1).saturating_sub(header.window.into());
         // A client that uses its number again makes other requests.
         let known = clients.get_mut(&self.client).expect("known while it is connected");
         self.record_registration(&mut known.window)?;
         let client = self.client ^ known.window.nonce();
         let request = MoveRequest { client, number: header.number, answered_below };
+        // Last: whatever fails after this would have to end the move.
+        if !self.served.seats().moving().begin(dir.id(), &name) {
+            return Ok(None);
+        }
         let moved = FileMove { dir, name, inode, target, request, is_link, keeps_old: is_link };
         Ok(Some(SeatPreparation::Moved(Box::new(moved))))
     }
@@ -144,6 +157,15 @@ impl ClientSession<'_> {
         }
         let (dir, name) = self.name_of(dir, file)?;
         Ok((dir, name, inode))
+    }
+
+    /// Ends the move of a file whose old name is not removed, although it may have the new one: the same
+    /// rename, called again, removes it.
+    pub(super) fn leave_unfinished(&self, moved: &FileMove) {
+        if !moved.keeps_old {
+            self.served.seats().moving().set_unfinished(moved.place(), moved.goal());
+        }
+        self.end_move(moved);
     }
 
     /// Ends the move of a file.
@@ -183,7 +205,7 @@ impl ClientSession<'_> {
             target: moved.target.clone(),
             file,
             attributes: (mode, uid, gid, size),
-            replaces_same: moving.is_unfinished((moved.dir.id(), &moved.name), id),
+            replaces_same: moving.is_unfinished(moved.place(), &moved.goal()),
             request: moved.request,
         };
         if !self.served.commit().has_lease() {
@@ -198,7 +220,7 @@ impl ClientSession<'_> {
                 return Err(of_other_seat(error));
             }
             Err(unanswered) => {
-                moving.set_unfinished((moved.dir.id(), &moved.name), id);
+                moving.set_unfinished(moved.place(), moved.goal());
                 return Err(of_other_seat(moving.keep_unanswered(unanswered, file)));
             }
         };
@@ -266,11 +288,15 @@ impl ClientSession<'_> {
             true => self.superuser.namespace().lookup(&moved.dir, &moved.name, false),
             false => self.superuser.unlink(&moved.dir, &moved.name),
         };
-        if !moved.keeps_old {
-            self.release_name_of(finished.as_ref().ok());
+        if finished.is_err() {
+            self.leave_unfinished(&moved);
+        } else {
+            if !moved.keeps_old {
+                self.release_name_of(finished.as_ref().ok());
+            }
+            self.served.seats().moving().forget_unfinished(moved.place());
+            self.end_move(&moved);
         }
-        self.served.seats().moving().forget_unfinished((moved.dir.id(), &moved.name));
-        self.end_move(&moved);
         Ok(match moved.is_link {
             true => ItemEffect::Made(Box::new(finished?)),
             false => finished.map(|_| ItemEffect::InTree)?,
@@ -329,21 +355,20 @@ impl ClientSession<'_> {
             DirId::ROOT => user.root().clone(),
             id => user.open_seat_root(id)?,
         };
-        let own = self.served.seat();
-        let found = user.namespace().search_seat((&top, own), &target.path, FollowLinks::No);
-        let found = match found {
-            Err(error) if matches!(error.kind(), Kind::NotFound | Kind::NotADirectory) => {
+        // Without symbolic links, as servers return paths: this is done while all changes wait.
+        let mut dir = top;
+        for name in target.path.split(|&byte| byte == b'/').filter(|name| !name.is_empty()) {
+            let found = match user.namespace().lookup(&dir, name, false) {
+                Err(error) if matches!(error.kind(), Kind::NotFound | Kind::Invalid) => {
+                    return Err(moved());
+                }
+                found => found?,
+            };
+            if !found.is_directory() || found.seat().is_some() {
                 return Err(moved());
             }
-            found => found?,
-        };
-        let dir = match found {
-            SeatSearch::Found(found) if found.name.is_empty() => found.dir,
-            SeatSearch::Found(found) if found.inode.is_directory() => {
-                user.namespace().open_dir(&found.dir, &found.name, &found.inode)?
-            }
-            _ => return Err(moved()),
-        };
+            dir = user.namespace().open_dir(&dir, name, &found)?;
+        }
         if dir.id() == target.dir { Ok(dir) } else { Err(moved()) }
     }
 

@@ -18,13 +18,13 @@ use hashbrown::HashSet;
 use tokio::task::block_in_place;
 
 use super::change_items::{skip_change, take_mode, take_new_file};
-use super::changes::ItemEffect;
+use super::changes::{ItemEffect, check_header};
 use super::file_moves::{FileMove, MoveOutcome};
 use super::named_file::NamedFile;
 use super::{ClientSession, FrameRefusal, take_name};
 use crate::client::{LiveDir, Request};
 use crate::server::client_window::ItemPosition;
-use crate::wire::{CHANGE_ITEMS_MAX, FrameHeader, SPREAD_DEVICE, SeatFileNaming, Verb};
+use crate::wire::{FrameHeader, SPREAD_DEVICE, SeatFileNaming, Verb};
 
 /// The part of an item at another seat: planned, and then done.
 #[derive(Debug)]
@@ -102,6 +102,9 @@ impl ClientSession<'_> {
     /// the change has to be tried again a little later: too many wait for other seats, or a directory
     /// is being removed. What is wrong with the request shows when it is carried out.
     pub(super) fn prepare(&mut self, header: &FrameHeader, payload: &[u8]) -> bool {
+        if check_header(header, &self.peer).is_err() {
+            return true;
+        }
         let is_prepared = self.prepared_request == Some(header.number);
         // A change behind one that lacks its directory is sent again.
         let answered_below = header.number.saturating_add(1).saturating_sub(header.window.into());
@@ -110,7 +113,7 @@ impl ClientSession<'_> {
             .range(answered_below..)
             .next()
             .is_some_and(|oldest| *oldest < header.number);
-        if is_prepared || header.items > CHANGE_ITEMS_MAX || follows_lack {
+        if is_prepared || follows_lack {
             return true;
         }
         if self.gives_way_until_ns.get() > self.served.clock().monotonic_ns() {
@@ -404,7 +407,7 @@ impl ClientSession<'_> {
                 SeatPreparation::Made { made_at, id, .. } => self.unnamed.push((made_at, id)),
                 SeatPreparation::Removed { id, .. } => self.served.seats().end_closing(id),
                 // It has both names, as after a crash.
-                SeatPreparation::Moved(moved) => self.end_move(&moved),
+                SeatPreparation::Moved(moved) => self.leave_unfinished(&moved),
                 SeatPreparation::Busy | SeatPreparation::Refused(_) => {}
             }
         }
