@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Live jobs: ranks that serve a live namespace, and use it; jobs of other sizes that go on with it.
 
-use esker::{Kind, LiveJob, Result, Transport, threads};
+use std::process::{Command, Stdio};
+
+use esker::{Kind, LiveJob, Repository, Result, Transport, threads};
 
 /// Creates `count` files of this rank in `/d`, which is spread, in requests of many.
 fn create<T: Transport>(job: &LiveJob<T>, prefix: &str, count: u32) -> Result<()> {
@@ -89,5 +91,44 @@ fn a_failure_of_one_rank_is_that_of_all() -> Result<()> {
         job.end()
     })?;
     threads::run(2, 1, |transport| repository.live_job("run").begin(transport)?.remove())?;
+    Ok(())
+}
+
+/// Processes whose host names differ connect over TCP, with the secret of their user.
+#[test]
+fn ranks_on_several_machines_reach_each_other() -> std::io::Result<()> {
+    let renamed = Command::new("unshare").args(["--uts", "hostname", "machine"]).output()?;
+    if !renamed.status.success() {
+        println!("skipped: this user gives no process another host name");
+        return Ok(());
+    }
+    let program = std::env::current_exe()?;
+    let program = program.ancestors().nth(2).expect("target").join("examples/live_job");
+    let home = tempfile::tempdir()?;
+    let store = home.path().join("store");
+    let url = store.to_str().expect("text");
+    let repository = Repository::create(url)?;
+    let start = |rank: u32| {
+        let mut command = Command::new("unshare");
+        let line = "hostname machine-$ESKER_NODE && exec \"$0\"";
+        command.args(["--uts", "sh", "-c", line]).arg(&program).stdout(Stdio::null());
+        let node = (rank / 2).to_string();
+        let rank = rank.to_string();
+        let variables = [
+            ("ESKER_RANK", &rank[..]),
+            ("ESKER_RANKS", "4"),
+            ("ESKER_NODE", &node),
+            ("ESKER_JOB", "machines"),
+            ("ESKER_ADDRESS", "127.0.0.1"),
+            ("ESKER_STORE", url),
+        ];
+        command.envs(variables).env("HOME", home.path()).env_remove("XDG_CONFIG_HOME").spawn()
+    };
+    let ranks: Vec<_> = (0..4).map(start).collect::<std::io::Result<_>>()?;
+    for mut rank in ranks {
+        assert!(rank.wait()?.success());
+    }
+    assert!(home.path().join(".config/esker/live-secret").exists(), "no secret was needed");
+    assert_eq!(repository.snapshot("live-job")?.entries("/checkpoint")?.count(), 4_004);
     Ok(())
 }
