@@ -32,8 +32,7 @@ check() {
     if phase "$@"; then passed=$((passed + 1)); else failed=$((failed + 1)); fi
 }
 
-# What the tests build beyond the default: everything but MPI, of which there are two, each with a
-# build of its own.
+# What the tests build beyond the default: everything but MPI, of which there are two.
 readonly FEATURES=s3,postgresql,mongodb
 
 # add_results STATUS: adds up what every test binary said in the output of cargo, which ended with
@@ -58,18 +57,34 @@ tests_as_users() {
     scripts/test_users.sh "$FEATURES" 2>&1 | tee "$output"
 }
 
+# built_tests PACKAGE: runs what all_tests has built of a package once more. `cargo test -p PACKAGE` would
+# build it, and all that it uses, with other features.
+built_tests() {
+    local binary
+    binary=$(cargo test --workspace --features "$FEATURES" --no-run --message-format=json 2>/dev/null |
+        python3 -c '
+import json, sys
+
+for line in sys.stdin:
+    built = json.loads(line)
+    if built.get("executable") and built["target"]["name"] == "main" and "test" in built["target"]["kind"]:
+        if "#%s@" % sys.argv[1] in built["package_id"]:
+            print(built["executable"])' "$1")
+    (cd "crates/${1#esker-}" && "$binary")
+}
+
 # Mounts in the process of the test once more, by rings.
 tests_by_rings() {
     if ! grep -qs Y /sys/module/fuse/parameters/enable_uring; then
         echo "skipped: no rings: echo Y > /sys/module/fuse/parameters/enable_uring" | tee "$output"
         return
     fi
-    ESKER_TEST_TRANSPORT=uring cargo test -p esker-fuse --test main 2>&1 | tee "$output"
+    ESKER_TEST_TRANSPORT=uring built_tests esker-fuse 2>&1 | tee "$output"
 }
 
 # Programs below a supervisor once more with the library that they may preload.
 tests_by_preload() {
-    ESKER_TEST_PRELOAD=1 cargo test -p esker-trap --test main 2>&1 | tee "$output"
+    ESKER_TEST_PRELOAD=1 built_tests esker-trap 2>&1 | tee "$output"
 }
 
 # The live namespace's demonstration with few files: it compares every name and byte.
@@ -101,7 +116,7 @@ check comparisons python3 scripts/test_compare_workbench.py
 check install scripts/test_install.sh
 check "live demo" demo_live
 check slurm scripts/test_slurm.sh "${CARGO_TARGET_DIR:-target}/debug/esker"
-check mpi scripts/test_mpi.sh
+check mpi scripts/test_mpi.sh "$FEATURES"
 check c scripts/test_c.sh "$FEATURES"
 check fuzz scripts/fuzz.sh "$FUZZ_SECONDS"
 

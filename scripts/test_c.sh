@@ -14,7 +14,8 @@ top=$(mktemp -d)
 trap 'rm -rf "$top"' EXIT
 say() { echo "test_c: $*"; }
 
-cargo build --quiet --workspace --lib --features "$features"
+# With the tests, so that nothing is built once more with other features.
+cargo build --quiet --workspace --lib --tests --features "$features"
 scripts/install_c.sh "$top/usr" "$target/debug/libesker_c.a"
 export PKG_CONFIG_PATH=$top/usr/lib/pkgconfig LD_LIBRARY_PATH=$top/usr/lib
 esker=$(realpath "$target/debug/esker")

@@ -2,11 +2,12 @@
 # SPDX-License-Identifier: Apache-2.0
 # Runs what uses MPI, under Open MPI and under MPICH: with 4 ranks the conformance suite of ranks, as
 # one node and as two, both programs of examples/plasma, whose output must be that of threads, and
-# `esker bench imd-write`; a job whose ranks serve a live namespace; the conformance suite of MPI-IO; and `esker workbench` on MPI-IO, whose ranks are
-# processes of MPI, processes that meet in a store, and threads. Each MPI has a build of its own.
+# `esker bench imd-write`; a job whose ranks serve a live namespace; the conformance suite of MPI-IO; and
+# `esker workbench` on MPI-IO, whose ranks are processes of MPI, processes that meet in a store, and threads.
 #
-# usage: scripts/test_mpi.sh [--rates]      (scripts/setup.sh mpi installs what it needs)
-#   --rates   measure messages between 2 ranks instead, optimized
+# usage: scripts/test_mpi.sh [--rates | FEATURES]      (scripts/setup.sh mpi installs what it needs)
+#   --rates    measure messages between 2 ranks instead, optimized
+#   FEATURES   those that the rest of the workspace was built with
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -16,17 +17,34 @@ export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 export OMPI_MCA_rmaps_base_oversubscribe=1 OMPI_MCA_btl_base_warn_component_unused=0
 
 rates=${1:-}
+features=s3
 case $rates in
-    '') profile=dev directory=debug ranks=$RANKS runs=('' 2) ;;
     --rates) profile=release directory=release ranks=2 runs=(--rates) ;;
-    *)
-        sed -n 8,9p "$0" >&2
+    -*)
+        sed -n 8,10p "$0" >&2
         exit 2
         ;;
+    *)
+        profile=dev directory=debug ranks=$RANKS runs=('' 2) features=${rates:-s3} rates=
+        ;;
 esac
-target=${CARGO_TARGET_DIR:-target}
+target=$(realpath -m "${CARGO_TARGET_DIR:-target}")
 scratch=$(mktemp -d)
-trap 'rm -rf "$scratch"' EXIT
+# The command stays that which talks over no MPI.
+without_mpi=$scratch/without-mpi
+mkdir "$without_mpi"
+cp -p "$target/$directory"/esker{,-bench} "$without_mpi" 2>/dev/null || true
+trap 'cp -p "$without_mpi"/* "$target/$directory" 2>/dev/null || true; rm -rf "$scratch"' EXIT
+
+# keep_programs MPI: copies what was just built, since the other MPI's build replaces it.
+keep_programs() {
+    rm -rf "${target:?}/$1"
+    mkdir -p "$target/$1/examples"
+    cp "$target/$directory/examples"/*_conformance "$target/$1/examples"
+    [ -z "$rates" ] || return 0
+    cp "$target/$directory"/{esker,esker-bench,plasma-files,plasma-indexed} "$target/$1"
+    cp "$target/$directory/examples/live_job" "$target/$1/examples"
+}
 
 # ranks MPI PROGRAM ARGUMENTS...: runs PROGRAM as the ranks of a job.
 ranks() {
@@ -154,28 +172,25 @@ for mpi in openmpi mpich; do
         exit 1
     fi
     export MPICC=mpicc.$mpi
-    # One build with all that runs below, so that no crate is compiled twice with other features.
-    build=(-p esker-comm --features esker-comm/mpi --example mpi_conformance)
-    if [ -z "$rates" ]; then
-        build+=(-p esker --features esker/mpi --example live_job)
-        build+=(-p plasma --features plasma/mpi -p esker-cli --features esker-cli/mpi --bins)
-        build+=(-p esker-workbench --features esker-workbench/mpi --example mpiio_conformance)
-    fi
-    cargo build --quiet "${build[@]}" --profile "$profile" --target-dir "$target/$mpi"
+    # As the tests were built, so that only what knows of MPI is built again.
+    build=(--workspace --bins --examples --features "$features,mpi")
+    [ -z "$rates" ] || build=(-p esker-comm --features esker-comm/mpi --example mpi_conformance)
+    cargo build --quiet "${build[@]}" --profile "$profile"
+    keep_programs "$mpi"
     for argument in "${runs[@]}"; do
         # shellcheck disable=SC2086  # no argument at all where it is empty
-        ranks "$mpi" "$target/$mpi/$directory/examples/mpi_conformance" $argument
+        ranks "$mpi" "$target/$mpi/examples/mpi_conformance" $argument
     done
     [ -z "$rates" ] || continue
-    plasma "$mpi" "$target/$mpi/debug"
-    write_particles "$mpi" "$target/$mpi/debug"
-    serve_in_job "$mpi" "$target/$mpi/debug"
+    plasma "$mpi" "$target/$mpi"
+    write_particles "$mpi" "$target/$mpi"
+    serve_in_job "$mpi" "$target/$mpi"
     for mode in threads initial; do
-        "$target/$mpi/debug/examples/mpiio_conformance" "$scratch" $mode
+        "$target/$mpi/examples/mpiio_conformance" "$scratch" $mode
     done
-    measure_files "$mpi" "$target/$mpi/debug"
+    measure_files "$mpi" "$target/$mpi"
 done
 if [ -z "$rates" ]; then
-    refuse_launcher openmpi "$target/openmpi/debug" mpich
-    refuse_launcher mpich "$target/mpich/debug" openmpi
+    refuse_launcher openmpi "$target/openmpi" mpich
+    refuse_launcher mpich "$target/mpich" openmpi
 fi

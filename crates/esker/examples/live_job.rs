@@ -11,7 +11,7 @@
 
 use std::env;
 
-use esker::{RankContext, Repository, Transport, threads};
+use esker::{Error, Kind, RankContext, Repository, Transport, threads};
 
 const RANKS: u32 = 4;
 const FILES: u32 = 1000;
@@ -24,15 +24,21 @@ fn rank(repository: &Repository, transport: impl Transport) -> esker::Result<()>
     // Two ranks of each node are servers, too.
     let job = repository.live_job("checkpoint").servers_per_node(2).begin(transport)?;
     if me == 0 {
-        // Its names are at all servers.
-        job.namespace().create_spread_dir("/checkpoint")?;
+        // Its names are at all servers. After a crash it is there.
+        match job.namespace().create_spread_dir("/checkpoint") {
+            Err(error) if error.kind() == Kind::Exists => {}
+            made => made?,
+        }
     }
     job.barrier()?;
     let names: Vec<String> = (0..FILES).map(|number| format!("{me}.{number:04}")).collect();
     let names: Vec<&[u8]> = names.iter().map(String::as_bytes).collect();
     for batch in names.chunks(BATCH) {
         for created in job.namespace().create_many("/checkpoint", batch)? {
-            created?;
+            match created {
+                Err(error) if error.kind() == Kind::Exists => {}
+                created => created?,
+            }
         }
     }
     job.namespace().write(format!("/checkpoint/{me}.summary"), format!("{FILES} files\n"))?;
@@ -41,11 +47,13 @@ fn rank(repository: &Repository, transport: impl Transport) -> esker::Result<()>
     let neighbour = (me + 1) % ranks;
     let summary = job.namespace().read(format!("/checkpoint/{neighbour}.summary"))?;
     assert_eq!(summary, format!("{FILES} files\n").into_bytes());
-    job.snapshot("live-job")?;
+    let published = job.snapshot("live-job");
+    job.remove()?;
+    published?;
     if me == 0 {
         println!("{ranks} ranks made {} files in one directory", ranks * FILES);
     }
-    job.remove()
+    Ok(())
 }
 
 /// Runs this process's rank over TCP.
@@ -66,7 +74,8 @@ fn run_process(url: &str, _: &RankContext) -> esker::Result<()> {
 
 pub(crate) fn main() -> esker::Result<()> {
     if let Some(context) = RankContext::from_env()? {
-        let url = env::var("ESKER_STORE").expect("ESKER_STORE is set");
+        let unset = |_| Error::new(Kind::Invalid, "set ESKER_STORE to the URL of a store");
+        let url = env::var("ESKER_STORE").map_err(unset)?;
         return run_process(&url, &context);
     }
     // Without `esker run` all ranks are in this process.

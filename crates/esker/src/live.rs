@@ -287,10 +287,10 @@ impl LiveNamespace {
         self.tree.lock().snapshot(name)
     }
 
-    /// Ends the client: servers forget it.
+    /// Ends the client, and waits for no server.
     #[cfg(feature = "server")]
-    pub(crate) fn close(self) -> Result<()> {
-        self.tree.into_inner().close()
+    pub(crate) fn leave(self) {
+        self.tree.into_inner().leave();
     }
 
     /// Makes the directory `from`, in the root of `session`, the new directory `to`: others see

@@ -30,7 +30,9 @@ use crate::snapshot_ref::SnapshotRef;
 
 /// Threads of a server.
 const SERVER_THREADS: usize = 2;
-/// Connections to a server beside those of the ranks: each rank may have two, and other clients some.
+/// Connections to a server beside those of the ranks, of which each may have two: those of the server of
+/// another seat, and of other clients.
+const SEAT_CONNECTIONS: usize = 32;
 const OTHER_CONNECTIONS: usize = 256;
 /// Time for which a rank waits for a server.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -98,8 +100,9 @@ impl LiveJobBuilder {
 
     /// Begins to serve the namespace, which is made if there is none: otherwise it goes on, with
     /// everything that was synced, whatever the number of its servers was. Collective: all ranks call
-    /// it. Cost: at each server that of resuming a session for each of its seats, and a second if an
-    /// earlier server may be alive.
+    /// it. A server has connections of all ranks, so the limit on open files (`ulimit -n`) of its process must
+    /// allow for them. Cost: at each server that of resuming a session for each of its seats, and a second if
+    /// an earlier server may be alive.
     ///
     /// # Errors
     /// `NotFound` if a base does not exist; `Conflict` if an earlier server is alive; `Unavailable`
@@ -125,7 +128,7 @@ impl LiveJobBuilder {
         let machine = number_of_machine();
         let mut machines = |by| collectives.all_reduce_u64(Rank(0), machine, by);
         let listens = self.listens || machines(Reduction::Min)? != machines(Reduction::Max)?;
-        let started = self.start(own_seats.collect(), (listens, size));
+        let started = self.start(own_seats.collect(), (listens, size, seats));
         let (servers, failure) = match started {
             Ok(servers) => (servers, Ok(())),
             Err(error) => (Vec::new(), Err(error)),
@@ -164,7 +167,11 @@ impl LiveJobBuilder {
     }
 
     /// Starts the servers of `seats`, for a job of `size` ranks. If one fails, ends the others.
-    fn start(&self, seats: Vec<u16>, (listens, size): (bool, u32)) -> Result<Vec<LiveServer>> {
+    fn start(
+        &self,
+        seats: Vec<u16>,
+        (listens, size, all_seats): (bool, u32, u16),
+    ) -> Result<Vec<LiveServer>> {
         let mut servers = Vec::with_capacity(seats.len());
         if seats.is_empty() {
             return Ok(servers);
@@ -180,6 +187,7 @@ impl LiveJobBuilder {
                 return Err(Error::new(Kind::Invalid, what));
             }
         };
+        let all_seats = usize::from(all_seats);
         let clients = usize::try_from(size).unwrap_or(usize::MAX).saturating_mul(2);
         let host = std::env::var(job::ADDRESS).ok().filter(|address| !address.is_empty());
         let options = LiveServerOptions {
@@ -188,21 +196,29 @@ impl LiveJobBuilder {
             secret,
             secret_file,
             threads: SERVER_THREADS,
-            connections: clients.saturating_add(OTHER_CONNECTIONS),
+            connections: clients.saturating_add(all_seats * SEAT_CONNECTIONS + OTHER_CONNECTIONS),
             ..LiveServerOptions::local(session, std::sync::Arc::new(SystemClock))
         };
-        for seat in seats {
-            let server =
-                LiveServer::start(&self.repository.sets, (&self.name, seat), options.clone());
+        let start = |seat: u16| {
+            LiveServer::start(&self.repository.sets, (&self.name, seat), options.clone())
+                .map_err(|error| error.within(format!("serve seat {seat} of {}", self.name)))
+        };
+        // At once: one that takes over waits for a second.
+        let started: Vec<Result<LiveServer>> = std::thread::scope(|scope| {
+            let starts = seats.into_iter().map(|seat| scope.spawn(move || start(seat)));
+            let starts: Vec<_> = starts.collect();
+            starts.into_iter().map(|start| start.join().expect("a start does not panic")).collect()
+        });
+        let mut failure = None;
+        for server in started {
             match server {
                 Ok(server) => servers.push(server),
-                Err(error) => {
-                    servers.into_iter().for_each(|server| drop(server.end()));
-                    return Err(error.within(format!("serve seat {seat} of {}", self.name)));
-                }
+                Err(error) => drop(failure.get_or_insert(error)),
             }
         }
-        Ok(servers)
+        let Some(failure) = failure else { return Ok(servers) };
+        servers.into_iter().for_each(|server| drop(server.end()));
+        Err(failure)
     }
 }
 
@@ -304,7 +320,8 @@ impl<T: Transport> LiveJob<T> {
     }
 
     /// Ends the job's servers. The namespace stays: another job, or `esker live serve`, goes on with
-    /// it at once. Collective. Cost: a flush and a commit of each seat.
+    /// it at once. Collective; the servers of this rank end also if another one is lost. Cost: a flush and a
+    /// commit of each seat.
     ///
     /// # Errors
     /// `Fenced` if another server took over; errors of the store; `Unavailable` names a lost rank. A
@@ -332,10 +349,11 @@ impl<T: Transport> LiveJob<T> {
     fn end_servers(self) -> Result<Collectives<T>> {
         let Self { collectives, servers, live, .. } = self;
         let mut collectives = collectives.into_inner();
-        let closed = live.close();
-        // No server ends before all clients have.
-        collectives.agree(closed)?;
+        live.leave();
+        // No server ends before all clients have; but each ends, also if a rank is lost.
+        let left = collectives.transport().barrier();
         let ended: Vec<Result<()>> = servers.into_iter().map(LiveServer::end).collect();
+        left?;
         collectives.agree(ended.into_iter().collect::<Result<()>>())?;
         collectives.transport().barrier()?;
         Ok(collectives)

@@ -1,20 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Stores without room: changes fail, and work once there is room again.
 
+use std::io::Write;
+use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::mpsc;
 use std::time::Duration;
 
 use esker_base::store::{FaultEffect, FaultStore, SharedStore};
+use esker_base::wire::{WireInput, put_bytes, put_varint};
 use esker_base::{Kind, Result};
+use esker_fs::inode::DirId;
 use esker_fs::repository::Repository;
 use esker_live::client::{LiveDir, Request};
+use esker_live::wire::{FrameHeader, Verb, take_status};
 use esker_live::{LiveServer, LiveTree};
 
 use crate::file_moves::{create, kind_of, one_at_each_seat};
 use crate::gated_store::{GatedCalls, GatedStore};
+use crate::raw_client::{frame, greeted, receive};
 use crate::seated_store::SeatedStore;
-use crate::served::{NAME, server_options};
+use crate::served::{LiveStore, NAME, server_options};
 
 /// Attempts, some milliseconds after each other, in which a store becomes full or gets room.
 const ATTEMPTS: usize = 200;
@@ -116,6 +122,147 @@ fn changes_of_new_clients_fail_while_the_store_is_full() -> Result<()> {
     }
     full.near.end()?;
     full.live.assert_sound()
+}
+
+/// A connection of the client `number`, which sends and repeats requests as it likes.
+struct RawClient(UnixStream);
+
+impl RawClient {
+    fn connect(live: &SeatedStore, server: &LiveServer, number: u64) -> Self {
+        let live = LiveStore { store: live.store.clone(), repository: live.repository.clone() };
+        Self(greeted(&live, server, number))
+    }
+
+    /// Sends a request and returns the outcome of each item.
+    fn call(&mut self, header: &FrameHeader, payload: &[u8]) -> Vec<Result<(), Kind>> {
+        self.0.write_all(&frame(header, payload)).expect("sent");
+        let (answer, payload) = receive(&mut self.0).expect("an answer");
+        let mut input = WireInput::new(&payload);
+        let mut outcome = || take_status(&mut input).expect("a status").map_err(|why| why.kind());
+        (0..answer.items).map(|_| outcome()).collect()
+    }
+
+    /// Creates files in the root by request `number`.
+    fn create(&mut self, names: &[Vec<u8>], number: u64, window: u32) -> Vec<Result<(), Kind>> {
+        let mut payload = DirId::ROOT.0.to_le_bytes().to_vec();
+        for name in names {
+            put_varint(&mut payload, 0o644);
+            put_bytes(&mut payload, name);
+        }
+        let items = u16::try_from(names.len()).expect("few");
+        let header = FrameHeader { window, items, ..FrameHeader::new(Verb::Create, number) };
+        self.call(&header, &payload)
+    }
+
+    /// Creates files by one request after another until the store is full; returns the last request of
+    /// which some were made, and their names.
+    fn create_until_full(&mut self) -> (u64, Vec<Vec<u8>>) {
+        let mut made = None;
+        for number in 2..400 {
+            let name = |item| format!("{number}.{item}.{}", "x".repeat(150)).into_bytes();
+            let names: Vec<Vec<u8>> = (0..100).map(name).collect();
+            let outcomes = self.create(&names, number, 1);
+            if outcomes[0].is_ok() {
+                made = Some((number, names));
+            }
+            if outcomes.iter().any(Result::is_err) {
+                break;
+            }
+        }
+        made.expect("there was room for some")
+    }
+}
+
+/// Symptom: a change that was refused for lack of room was reported as done when it was repeated, without
+/// being done. Cause: only later requests counted it among those that have to be carried out. Fix: each
+/// item that is refused counts as failed.
+#[test]
+fn a_change_without_room_is_carried_out_when_it_is_repeated() -> Result<()> {
+    let mut full = FullStore::new(SeatedStore::new(1), 1)?;
+    full.fill();
+    let mut client = RawClient::connect(&full.live, &full.near, 99);
+    let one = [b"one".to_vec()];
+    assert_eq!(client.create(&one, 1, 1), [Err(Kind::NoSpace)]);
+    full.make_room();
+    assert_eq!(client.create(&[b"two".to_vec()], 2, 2), [Ok(())]);
+    // The connection broke before the first answer arrived: the server still has that.
+    let mut again = RawClient::connect(&full.live, &full.near, 99);
+    assert_eq!(again.create(&one, 1, 1), [Err(Kind::NoSpace)]);
+    full.tree.sync()?;
+    drop(full.near);
+    let next = full.live.serve(0);
+    let mut again = RawClient::connect(&full.live, &next, 99);
+    assert_eq!(again.create(&one, 1, 1), [Ok(())]);
+    full.tree.lookup(&LiveDir::root(), b"one")?;
+    next.end()
+}
+
+/// Symptom: a durable change that found no room had no answer until there was room. Cause: it waited for a
+/// sync. Fix: what has changed nothing for lack of room does not.
+#[test]
+fn a_durable_change_without_room_fails_at_once() -> Result<()> {
+    let mut full = FullStore::new(SeatedStore::new(1), 1)?;
+    let (mut new, mut known) = (full.live.connect(), full.live.connect());
+    let dir = full.dirs[0].clone();
+    known.create(&dir, b"before", 0o644)?;
+    full.fill();
+    let create = |dir: &LiveDir| Request::create(dir, 0o644, &[b"f"]).durable();
+    let (at, failed) = (dir.clone(), soon(move || new.change(create(&dir))));
+    assert_eq!(kind_of(failed), Kind::NoSpace);
+    assert_eq!(kind_of(soon(move || known.change(create(&at)))), Kind::NoSpace);
+    full.make_room();
+    full.near.end()
+}
+
+/// Symptom: files were created twice, the second time after another client had removed them. Cause: the
+/// record of their request, for which there had been no room, was forgotten when the server ended. Fix: it
+/// comes before the next sync.
+#[test]
+fn records_that_found_no_room_are_put_before_the_next_sync() -> Result<()> {
+    let full = FullStore::new(SeatedStore::new(1), 1)?;
+    let mut client = RawClient::connect(&full.live, &full.near, 99);
+    assert_eq!(client.create(&[b"first".to_vec()], 1, 1), [Ok(())]);
+    std::thread::sleep(Duration::from_secs(1));
+    full.faults.fill_at(full.faults.operations() + 1, FaultEffect::None);
+    let (number, names) = client.create_until_full();
+    full.faults.make_room();
+    drop(client);
+    std::thread::sleep(Duration::from_secs(1));
+    full.near.end()?;
+    let next = full.live.serve(0);
+    let mut tree = full.live.connect();
+    tree.change(Request::unlink(&LiveDir::root(), &[&names[0]]).durable())?;
+    let mut client = RawClient::connect(&full.live, &next, 99);
+    assert_eq!(client.create(&names, number, 1)[0], Ok(()), "it was done");
+    assert_eq!(kind_of(tree.lookup(&LiveDir::root(), &names[0])), Kind::NotFound);
+    next.end()
+}
+
+/// Symptom: a change that was done before a crash failed when it was repeated. Cause: there was no room for
+/// the record of another client. Fix: only what is left to do needs that.
+#[test]
+fn a_change_that_was_done_needs_no_room_when_it_is_repeated() -> Result<()> {
+    let live = SeatedStore::new(1);
+    let first = live.serve(0);
+    let mut client = RawClient::connect(&live, &first, 99);
+    assert_eq!(client.create(&[b"f".to_vec()], 1, 1), [Ok(())]);
+    let mut payload = DirId::ROOT.0.to_le_bytes().to_vec();
+    put_bytes(&mut payload, b"f");
+    let mut unlink = FrameHeader::new(Verb::Unlink, 2);
+    unlink.flags.is_durable = true;
+    assert_eq!(client.call(&unlink, &payload), [Ok(())]);
+    drop(first);
+    let full = FullStore::new(live, 1)?;
+    let mut other = RawClient::connect(&full.live, &full.near, 98);
+    assert_eq!(other.create(&[b"first".to_vec()], 1, 1), [Ok(())]);
+    std::thread::sleep(Duration::from_secs(1));
+    full.faults.fill_at(full.faults.operations() + 1, FaultEffect::None);
+    other.create_until_full();
+    let mut client = RawClient::connect(&full.live, &full.near, 99);
+    (unlink.flags.is_durable, unlink.flags.is_repeated) = (false, true);
+    assert_eq!(client.call(&unlink, &payload), [Ok(())]);
+    full.faults.make_room();
+    full.near.end()
 }
 
 /// Symptom: after a rename to another seat had failed in a full store, its name could neither be removed

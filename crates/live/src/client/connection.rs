@@ -552,8 +552,7 @@ impl LiveConnection {
 
     /// Ends the client without waiting for anything. A server that does not hear it forgets its
     /// requests later.
-    #[cfg(feature = "server")]
-    pub(crate) fn leave(mut self) {
+    pub fn leave(mut self) {
         if self.submit(Request::goodbye().for_seat(self.seat)).is_ok() {
             let _ = self.write_some();
         }

@@ -575,6 +575,11 @@ impl LiveTree {
     pub fn close(self) -> Result<()> {
         self.connections.into_iter().flatten().try_for_each(LiveConnection::close)
     }
+
+    /// Ends the client without waiting for a server, for callers that have all answers.
+    pub fn leave(self) {
+        self.connections.into_iter().flatten().for_each(LiveConnection::leave);
+    }
 }
 
 /// True for errors of requests in a directory that was removed, or is being removed.

@@ -217,24 +217,23 @@ impl<'a> ClientSession<'a> {
             outcome.consumed += consumed;
             // A client gives up the set that was adopted once it has the answer.
             let is_synced = matches!(header.verb, Verb::Sync | Verb::AdoptSet);
-            outcome.awaits_commit |= header.flags.is_durable || is_synced;
+            let mut is_durable = header.flags.is_durable || is_synced;
             served.metrics().count_request(header.verb);
             let done = if let Some(batch) = batch.as_mut().filter(|_| header.verb.is_change()) {
-                outcome.awaits_commit |= served.options().always_durable;
+                is_durable |= served.options().always_durable;
                 // Files that are synced at the other seat must not be lost with the name, and a name that
                 // came back after a crash would have no directory.
-                outcome.awaits_commit |= self.is_prepared_elsewhere();
-                outcome.awaits_commit |=
-                    self.needs_preparation(header.verb) && self.repeats_directories;
+                is_durable |= self.is_prepared_elsewhere();
+                is_durable |= self.needs_preparation(header.verb) && self.repeats_directories;
                 let changed = self.change(&header, payload, batch, out);
                 self.end_preparation();
-                changed
+                changed.map(|had_room| is_durable &= had_room)
             } else {
                 self.finish(batch.take())?;
                 outcome.is_goodbye = header.verb == Verb::Goodbye;
                 self.read(&header, payload, out)
             };
-            outcome.awaits_commit |= self.shows_unsynced.take();
+            outcome.awaits_commit |= is_durable | self.shows_unsynced.take();
             if batch.as_ref().is_some_and(|batch| batch.is_during_freeze) {
                 // The freeze waits for this change, and only for this one.
                 self.finish(batch.take())?;
@@ -316,10 +315,10 @@ impl<'a> ClientSession<'a> {
         match batch {
             Some(ChangeBatch { clients, lacks_record: true, .. }) => {
                 let known = clients.get(&self.client).expect("known while it is connected");
-                if let Err(error) = self.session.put_request(&known.window.record()) {
+                let record = known.window.record();
+                if let Err(error) = self.session.put_request(&record) {
                     check_goes_on(&error)?;
-                    // It comes before the next change of any client.
-                    self.served.owed_records().lock().insert(self.client);
+                    self.served.commit().owed_records().add(record);
                 }
                 Ok(())
             }

@@ -18,6 +18,8 @@ use parking_lot::{Condvar, Mutex};
 use prometheus::Histogram;
 use tokio::sync::watch;
 
+use super::owed_records::OwedRecords;
+
 /// Time after the beginning of a check of the set for which its server answers reads.
 pub(super) const LEASE: Duration = Duration::from_secs(1);
 /// Interval of syncs and checks of a server without requests for any.
@@ -43,6 +45,8 @@ struct CommitDemand {
 #[derive(Debug)]
 pub(super) struct GroupCommit {
     session: Session,
+    /// Records that a sync must not leave behind.
+    owed_records: OwedRecords,
     clock: Arc<dyn Clock>,
     demand: Mutex<CommitDemand>,
     demanded: Condvar,
@@ -69,6 +73,7 @@ impl GroupCommit {
     ) -> Result<(Arc<Self>, JoinHandle<()>)> {
         let commit = Arc::new(Self {
             session,
+            owed_records: OwedRecords::default(),
             clock,
             demand: Mutex::default(),
             demanded: Condvar::new(),
@@ -98,7 +103,7 @@ impl GroupCommit {
                 return;
             }
             let began_ns = self.clock.monotonic_ns();
-            match self.session.sync() {
+            match self.owed_records.put(&self.session).and_then(|()| self.session.sync()) {
                 Ok(()) => {
                     self.looked_ns.store(began_ns, Ordering::Release);
                     self.synced_ns.store(began_ns, Ordering::Release);
@@ -128,6 +133,11 @@ impl GroupCommit {
                 }
             }
         }
+    }
+
+    /// Records of requests that are put before the next sync.
+    pub fn owed_records(&self) -> &OwedRecords {
+        &self.owed_records
     }
 
     /// Ends all commits with `error`.

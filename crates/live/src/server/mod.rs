@@ -26,6 +26,7 @@ mod moving_files;
 mod open_directories;
 mod open_file_limits;
 mod other_seats;
+mod owed_records;
 mod peer_user;
 mod seat_placement;
 mod seat_snapshot;

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Served namespace: the state that all connections of a server share.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use esker_base::process::ProcessIdentity;
@@ -63,7 +62,6 @@ pub(super) struct ServedNamespace {
     began_ns: u64,
     options: LiveServerOptions,
     clients: Mutex<KnownClients>,
-    owed_records: Mutex<BTreeSet<u64>>,
     admission: Arc<ConnectionAdmission>,
     open_files: Arc<OpenFileLimits>,
     commit: Arc<GroupCommit>,
@@ -124,7 +122,6 @@ impl ServedNamespace {
             open_files,
             options,
             clients: Mutex::new(clients),
-            owed_records: Mutex::default(),
             commit,
             metrics,
         }
@@ -167,11 +164,6 @@ impl ServedNamespace {
     /// The seat that the server serves.
     pub fn seat(&self) -> u16 {
         self.seat
-    }
-
-    /// Clients whose last changes have no record yet, for lack of room. Locked after the clients.
-    pub fn owed_records(&self) -> &Mutex<BTreeSet<u64>> {
-        &self.owed_records
     }
 
     pub fn seats(&self) -> &OtherSeats {
@@ -346,6 +338,7 @@ impl ServedNamespace {
     /// # Errors
     /// As `Session::end`.
     pub fn end(&self) -> Result<()> {
+        self.commit.owed_records().put(&self.session)?;
         self.session.end()
     }
 }

@@ -62,10 +62,14 @@ impl LiveListArguments {
         let mut trees = LiveTrees::new(context)?;
         for (index, location) in self.paths.iter().enumerate() {
             self.format.head(&context.out, &self.paths, index)?;
-            let listed = listing.location(trees.of(location)?, location);
+            let listed = trees.of(location).and_then(|tree| listing.location(tree, location));
+            let is_unserved = listed.as_ref().is_err_and(|error| error.kind() == Kind::Unavailable);
             listing.problems.pass(context, location, listed)?;
+            if is_unserved {
+                break;
+            }
         }
-        trees.close()?;
+        trees.leave();
         Ok(listing.problems.exit_code())
     }
 }
@@ -145,8 +149,8 @@ impl LiveListing<'_> {
             return out.raw(b"\n");
         }
         let inode = match inode_at(tree, place) {
-            // A symbolic link that was removed since it was listed.
-            Err(error) if error.kind() == Kind::NotFound => return Ok(()),
+            // A symbolic link that was removed or replaced since it was listed.
+            Err(error) if matches!(error.kind(), Kind::NotFound | Kind::Invalid) => return Ok(()),
             found => found?,
         };
         if out.is_json() {

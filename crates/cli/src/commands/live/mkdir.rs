@@ -51,7 +51,11 @@ impl LiveMkdirArguments {
             }
             match self.make(tree, path, masked) {
                 Err(error) if matches!(error.kind(), Kind::Exists | Kind::Invalid) => {
-                    tree.dir(&path.path).map(drop)
+                    let dir = tree.dir(&path.path)?;
+                    if self.spread && tree.seats() > 1 && !dir.is_spread() {
+                        notice(format!("{path} exists, and is not spread"));
+                    }
+                    Ok(())
                 }
                 made => made,
             }

@@ -22,7 +22,7 @@ use clap::{Args, Subcommand};
 use esker_base::store::SharedStore;
 use esker_base::{Error, Kind, Result};
 use esker_fs::inode::timestamp;
-use esker_fs::names::live_namespace::LiveNamespace;
+use esker_fs::names::live_namespace::{LiveNamespace, SEATS_MAX};
 use esker_fs::repository::Repository;
 use esker_fs::session::hold::HolderState;
 use esker_live::client::{LiveClientOptions, WaitNotice};
@@ -80,8 +80,8 @@ Examples:
         #[arg(long = "base", value_name = "NAME", value_parser = StackArgument::parser())]
         bases: Vec<StackArgument>,
         /// Number of seats, which stays; the directories of --base are at the first one
-        #[arg(long, default_value_t = 1, value_name = "N")]
-        seats: usize,
+        #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=SEATS_MAX as i64))]
+        seats: u16,
         #[command(flatten)]
         settings: SessionSettings,
     },
@@ -148,10 +148,15 @@ impl LiveCommand {
     pub fn run(self, context: &CommandContext) -> Result<ExitCode> {
         match self.action {
             LiveAction::Create { name, bases, seats, settings } => {
+                usage::check_name(&name);
                 let repository = context.repository()?;
                 let bases = context.sets_of(&repository, &bases)?;
-                let live =
-                    repository.create_live(&name, &bases, seats, settings.options(context))?;
+                let live = repository.create_live(
+                    &name,
+                    &bases,
+                    seats.into(),
+                    settings.options(context),
+                )?;
                 match context.out.is_json() {
                     true => context.out.json(object(&live, &vec![None; live.seats.len()])),
                     false => context.out.line(format!(

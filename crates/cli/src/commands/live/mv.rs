@@ -35,10 +35,16 @@ impl LiveMoveArguments {
         }
         let mut trees = LiveTrees::new(context)?;
         let into = trees.act(target, |tree| is_directory(tree, target))?;
-        trees.close()?;
+        trees.leave();
         if sources.len() > 1 && !into {
             let what = format!("{target} is not a directory, which several files need");
             return Err(Error::new(Kind::NotADirectory, what));
+        }
+        if target.path.ends_with(b"/") && !into {
+            return Err(Error::new(
+                Kind::NotFound,
+                format!("{target}: there is no such directory"),
+            ));
         }
         for_each_path(context, sources, |tree, source| {
             let target = if into { target.join(source.last()) } else { target.clone() };
@@ -53,7 +59,7 @@ fn rename(tree: &mut LiveTree, source: &StackPath, target: &StackPath) -> Result
     let (dir, name) = tree.locate(&target.path)?;
     tree.rename((&old_dir, old), (&dir, name)).map_err(|error| match error.kind() {
         Kind::CrossDevice => {
-            let what = format!("{}: copy it, or use `mv` in a mount", error.context());
+            let what = format!("{}; `mv` in a mount copies others", error.context());
             Error::new(Kind::CrossDevice, what)
         }
         _ => error,

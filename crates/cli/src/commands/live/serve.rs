@@ -2,6 +2,7 @@
 //! `esker live serve`: runs the server of a live namespace until a signal ends it.
 
 use std::net::{SocketAddr, ToSocketAddrs};
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,13 +20,14 @@ use esker_live::proof::UserSecret;
 use esker_live::server_address::ServerAddress;
 use esker_live::{LiveServer, LiveServerOptions};
 use serde_json::json;
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use super::standby::stand_by;
 use super::writer_state;
 use crate::change::{DurabilityLevel, SessionSettings, TakeOver};
 use crate::context::CommandContext;
+use crate::interrupt::is_ignored;
 use crate::output::notice;
 
 /// Interval at which the server's health, and signals, are looked at.
@@ -44,7 +46,9 @@ enum AnswerDurability {
     Always,
 }
 
-/// Serve a live namespace until Ctrl-C or SIGTERM
+/// Serve a live namespace until Ctrl-C, SIGTERM or SIGHUP
+///
+/// After `nohup` it outlives the login.
 ///
 /// Any user who can write the store can serve. Only one server at a time writes the namespace:
 /// --standby waits until the server that runs is gone and then takes over; clients reconnect and
@@ -61,9 +65,9 @@ Examples:
 pub struct ServeArguments {
     /// The live namespace
     name: String,
-    /// Serve these seats, separated by commas; all unless given
-    #[arg(long, value_name = "SEATS", value_delimiter = ',')]
-    seats: Vec<u16>,
+    /// Serve these seats, as 0,2 or 0-2; all unless given
+    #[arg(long, value_name = "SEATS", value_delimiter = ',', value_parser = seat_range)]
+    seats: Vec<RangeInclusive<u16>>,
     /// Accept TCP connections here; port 0 stands for any. The port of seat K is higher by K
     #[arg(long, value_name = "ADDRESS:PORT")]
     listen: Option<String>,
@@ -110,11 +114,15 @@ impl ServeArguments {
     /// Serves until a signal arrives, or a server fails.
     pub fn run(self, context: &CommandContext) -> Result<()> {
         let failed = |error| Error::io(error, "wait for signals");
-        let mut signals = Signals::new([SIGINT, SIGTERM]).map_err(failed)?;
+        let ending = [SIGINT, SIGTERM, SIGHUP].into_iter().filter(|signal| !is_ignored(*signal));
+        let mut signals = Signals::new(ending).map_err(failed)?;
         let repository = context.repository()?;
         let live = LiveNamespace::load(&**repository.store(), &self.name)?;
         let all = 0..u16::try_from(live.seats.len()).expect("at most SEATS_MAX");
-        let mut seats = if self.seats.is_empty() { all.collect() } else { self.seats.clone() };
+        let mut seats: Vec<u16> = match self.seats.is_empty() {
+            true => all.collect(),
+            false => self.seats.iter().cloned().flatten().collect(),
+        };
         seats.sort_unstable();
         seats.dedup();
         for seat in &seats {
@@ -180,7 +188,7 @@ impl ServeArguments {
         (live, signals): (&LiveNamespace, &mut Signals),
         (reports, is_ending): (&Receiver<SeatEvent>, &AtomicBool),
     ) -> Result<()> {
-        let (mut failure, mut serving) = (None, Vec::new());
+        let (mut failure, mut serving, mut has_served) = (None, Vec::new(), false);
         loop {
             if signals.pending().next().is_some() {
                 is_ending.store(true, Ordering::Relaxed);
@@ -188,6 +196,7 @@ impl ServeArguments {
             match reports.recv_timeout(LOOK) {
                 Ok(SeatEvent::Serving { seat, address, metrics }) => {
                     serving.push(seat);
+                    has_served = true;
                     self.show_serving(context, (live, seat), (&address, metrics.as_deref()))?;
                 }
                 Ok(SeatEvent::Ended { seat, outcome }) => {
@@ -218,10 +227,12 @@ impl ServeArguments {
         if context.out.is_json() {
             return context.out.json(json!({"ended": self.name}));
         }
-        context.out.line(format!(
-            "{}: everything is in tables; another server can begin at once",
-            self.name
-        ))
+        context.out.line(match has_served {
+            true => {
+                format!("{}: everything is in tables; another server can begin at once", self.name)
+            }
+            false => format!("{}: ended before it served anything", self.name),
+        })
     }
 
     fn seat_text(&self, live: &LiveNamespace, seat: u16) -> String {
@@ -330,6 +341,17 @@ impl ServeArguments {
         let report = |error: &Error| notice(format!("standing by: {error}"));
         stand_by(start, (STANDBY_LOOK, is_ending), report)
     }
+}
+
+/// Parses the seats K or A-B.
+fn seat_range(text: &str) -> Result<RangeInclusive<u16>, String> {
+    let number = |text: &str| text.parse().ok();
+    let range = match text.split_once('-') {
+        Some((first, last)) => number(first).zip(number(last)),
+        None => number(text).map(|seat| (seat, seat)),
+    };
+    let range = range.map(|(first, last)| first..=last).filter(|range| !range.is_empty());
+    range.ok_or_else(|| "seats are numbers from 0, as in 0,2 or 0-2".to_owned())
 }
 
 /// Numbers of seats as on the command line.

@@ -47,9 +47,9 @@ impl LiveTrees {
         act(self.of(path)?).map_err(|error| path.in_error(error))
     }
 
-    /// Ends the connections.
-    pub fn close(self) -> Result<()> {
-        self.trees.into_values().try_for_each(LiveTree::close)
+    /// Ends the connections, once all answers are there.
+    pub fn leave(self) {
+        self.trees.into_values().for_each(LiveTree::leave);
     }
 }
 
@@ -62,15 +62,19 @@ pub fn for_each_path(
 ) -> Result<ExitCode> {
     let (mut trees, problems) = (LiveTrees::new(context)?, CommandProblems::default());
     for path in paths {
-        match act(trees.of(path)?, path) {
+        let done = trees.of(path).and_then(|tree| act(tree, path));
+        let Err(error) = done else { continue };
+        if context.out.reader_left() {
+            return Err(error);
+        }
+        let is_unserved = error.kind() == Kind::Unavailable;
+        problems.report_plain(&path.in_error(error));
+        if is_unserved {
             // Each further one would wait as long.
-            Err(error) if error.kind() == Kind::Unavailable => return Err(path.in_error(error)),
-            Err(error) if context.out.reader_left() => return Err(error),
-            Err(error) => problems.report_plain(&path.in_error(error)),
-            Ok(()) => {}
+            break;
         }
     }
-    trees.close()?;
+    trees.leave();
     Ok(problems.exit_code())
 }
 

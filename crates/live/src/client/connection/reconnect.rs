@@ -112,12 +112,21 @@ impl LiveConnection {
 }
 
 fn unserved(of: (&str, u16), is_alone: bool, last: Option<Error>) -> Error {
+    let name = of.0;
     let (of, command) = command_to_serve(of, is_alone);
-    let advice = format!("`{command}` runs one");
+    let advice = match is_alone {
+        true => format!("`{command}` runs one"),
+        false => {
+            format!("`{command}` runs one, `esker live status {name}` shows which seats have one")
+        }
+    };
     match last {
         Some(error) if !may_reconnect(&error) => error,
         Some(error) => {
-            let what = format!("no server of {of} can be reached: {error}; {advice}");
+            let what = format!(
+                "no server of {of} can be reached: {error}; {advice}; with --take-over also in place \
+                 of one that hangs"
+            );
             Error::new(Kind::Unavailable, what)
         }
         None => Error::new(Kind::Unavailable, format!("{of} has no server: {advice}")),

@@ -56,9 +56,15 @@ impl LiveConnection {
                 let patience = self.patience.as_secs();
                 format!("waiting up to {patience} s for a server of {of}: `{command}` runs one")
             }
-            Waiting::ForAnswer => format!(
+            Waiting::ForAnswer if self.is_alone => format!(
                 "the server of {of} does not answer; waiting for it, or for another one: \
                  `{command} --take-over` replaces it"
+            ),
+            // It may wait for the server of another seat.
+            Waiting::ForAnswer => format!(
+                "the server of {of} has no answer yet, and may wait for that of another seat: \
+                 `esker live status {}` shows which seats have none",
+                self.name
             ),
         });
         self.is_noticed = true;

@@ -20,26 +20,23 @@ use super::change_items::{
 use super::file_moves::take_move;
 use super::named_file::NamedFile;
 use super::seat_directories::not_of_clients;
-use super::{
-    ANSWER_BYTES_MAX, ChangeBatch, ClientSession, FrameRefusal, check_goes_on, refuse_items,
-    take_name,
-};
+use super::{ANSWER_BYTES_MAX, ChangeBatch, ClientSession, FrameRefusal, check_goes_on, take_name};
 use crate::server::client_window::{ClientWindow, ItemPosition, WINDOW_MAX};
-use crate::server::served_namespace::KnownClients;
 use crate::wire::{
     AttributeRequest, CHANGE_ITEMS_MAX, FrameHeader, NamingOutcome, PATH_BYTES_MAX, RangeChange,
     TRANSFER_BYTES_MAX, Verb, WriteMode, finish_frame, put_attributes, put_status, start_frame,
 };
 
 impl ClientSession<'_> {
-    /// Carries out a change, unless that was done before, and appends its answer to `out`.
+    /// Carries out a change, unless that was done before, and appends its answer to `out`. Returns false if
+    /// none of it was done, all for lack of room: a commit would wait for that.
     pub(super) fn change(
         &mut self,
         header: &FrameHeader,
         payload: &[u8],
         batch: &mut ChangeBatch,
         out: &mut Vec<u8>,
-    ) -> Result<()> {
+    ) -> Result<bool> {
         let at = out.len();
         let known = batch.clients.get_mut(&self.client).expect("known while it is connected");
         let window = &mut known.window;
@@ -47,7 +44,7 @@ impl ClientSession<'_> {
         if let Some(answer) = window.answer(header.number) {
             self.served.metrics().repeated.inc_by(u64::from(header.items));
             out.extend_from_slice(answer);
-            return Ok(());
+            return Ok(true);
         }
         if window.is_full(header.number, header.items) {
             let what = format!(
@@ -58,15 +55,10 @@ impl ClientSession<'_> {
             return Err(Error::new(Kind::Unavailable, what));
         }
         self.is_repeated = header.flags.is_repeated;
+        let owed_records = self.served.commit().owed_records();
         let recorded = self.record_registration(window);
-        if let Err(error) = recorded.and_then(|()| self.put_owed_records(&mut batch.clients)) {
-            check_goes_on(&error)?;
-            // It can be carried out once there is room: none of it was.
-            refuse_items(header, &error, out);
-            return Ok(());
-        }
-        let known = batch.clients.get_mut(&self.client).expect("known while it is connected");
-        let window = &mut known.window;
+        let recorded = recorded.and_then(|()| owed_records.put(&self.superuser));
+        recorded.as_ref().map_or_else(check_goes_on, |()| Ok(()))?;
         start_frame(out);
         let mut answer = *header;
         self.lacking = self.lacking.split_off(&window.answered_below());
@@ -74,10 +66,14 @@ impl ClientSession<'_> {
             self.lacking.first().is_some_and(|oldest| *oldest < header.number);
         let carried_out = match answer.flags.follows_lack {
             true => Err(FrameRefusal::LacksDirectory),
-            false => self.change_items(header, payload, window, out),
+            // Whatever is left to do fails without room for these.
+            false => self.change_items((header, payload), recorded.err(), window, out),
         };
-        match carried_out {
-            Ok(lacks_record) => batch.lacks_record |= lacks_record,
+        let had_room = match carried_out {
+            Ok(changed) => {
+                batch.lacks_record |= changed.lacks_record;
+                changed.had_room
+            }
             Err(FrameRefusal::Broken(error)) => {
                 // Its creates may be done.
                 batch.lacks_record = true;
@@ -98,13 +94,13 @@ impl ClientSession<'_> {
                     }
                 }
                 finish_frame(out, at, &answer);
-                return Ok(());
+                return Ok(true);
             }
-        }
+        };
         self.lacking.remove(&header.number);
         finish_frame(out, at, &answer);
         window.keep_answer(header.number, &out[at..]);
-        Ok(())
+        Ok(had_room)
     }
 
     /// Records the client, unless that was done: the next server must know it again.
@@ -116,27 +112,14 @@ impl ClientSession<'_> {
         Ok(())
     }
 
-    /// Puts the records for which there was no room when their batches ended: no change may come before
-    /// them that a repetition of what they cover would undo.
-    fn put_owed_records(&self, clients: &mut KnownClients) -> Result<()> {
-        let mut owed = self.served.owed_records().lock();
-        while let Some(client) = owed.first().copied() {
-            if let Some(known) = clients.get(&client) {
-                self.superuser.put_request(&known.window.record())?;
-            }
-            owed.remove(&client);
-        }
-        Ok(())
-    }
-
-    /// Carries out the items of a change. Returns true if some were done that no record covers.
+    /// Carries out the items of a change that are not done; they fail if there is a `refusal`.
     fn change_items(
         &mut self,
-        header: &FrameHeader,
-        payload: &[u8],
+        (header, payload): (&FrameHeader, &[u8]),
+        refusal: Option<Error>,
         window: &mut ClientWindow,
         out: &mut Vec<u8>,
-    ) -> Result<bool, FrameRefusal> {
+    ) -> Result<ChangedItems, FrameRefusal> {
         let metrics = self.served.metrics();
         let mut input = WireInput::new(payload);
         let id = DirId(input.u128()?);
@@ -145,11 +128,21 @@ impl ClientSession<'_> {
         let text_bytes_max = ANSWER_BYTES_MAX / usize::from(header.items.max(1));
         let mut dir = None;
         let mut failures = 0;
+        let mut had_room = header.items == 0;
         for position in positions {
             if window.is_done(position) {
+                had_room = true;
                 metrics.repeated.inc();
                 let of = (id, files.get(position.item));
                 self.repeat_item(header.verb, of, &mut input, (out, text_bytes_max))?;
+                continue;
+            }
+            if let Some(why) = &refusal {
+                skip_change(header.verb, &mut input)?;
+                window.finish(position, false);
+                failures += 1;
+                let refused: Result<ItemEffect> = Err(Error::new(why.kind(), why.to_string()));
+                put_status(out, &refused, text_bytes_max);
                 continue;
             }
             if dir.is_none() {
@@ -176,6 +169,7 @@ impl ClientSession<'_> {
                     outcome.inspect_err(|_| window.finish(position, false))?
                 }
             };
+            had_room |= outcome.as_ref().err().is_none_or(|error| error.kind() != Kind::NoSpace);
             if let Err(error) = &outcome {
                 window.finish(position, false);
                 failures += 1;
@@ -197,7 +191,8 @@ impl ClientSession<'_> {
         input.end()?;
         metrics.changes.inc_by(u64::from(header.items));
         metrics.failures.inc_by(failures);
-        Ok(!carries_record(header.verb))
+        let lacks_record = !carries_record(header.verb) && refusal.is_none();
+        Ok(ChangedItems { lacks_record, had_room })
     }
 
     /// Carries out one change other than a create. A file that it makes gets the identity `file`.
@@ -501,6 +496,14 @@ pub(super) fn check_header(header: &FrameHeader, peer: &str) -> Result<u64> {
         let what = format!("request {} of a window of {}", header.number, header.window);
         Error::corrupt(peer, 8, what)
     })
+}
+
+/// The outcome of the items of a change.
+struct ChangedItems {
+    /// Some were done that no record covers.
+    lacks_record: bool,
+    /// False if all failed for lack of room.
+    had_room: bool,
 }
 
 /// Where the effect of an item is.
