@@ -34,7 +34,7 @@ scratch=$(mktemp -d)
 without_mpi=$scratch/without-mpi
 mkdir "$without_mpi"
 cp -p "$target/$directory"/esker{,-bench} "$without_mpi" 2>/dev/null || true
-trap 'cp -p "$without_mpi"/* "$target/$directory" 2>/dev/null || true; rm -rf "$scratch"' EXIT
+trap 'cp -p --remove-destination "$without_mpi"/* "$target/$directory" 2>/dev/null || true; rm -rf "$scratch"' EXIT
 
 # keep_programs MPI: copies what was just built, since the other MPI's build replaces it.
 keep_programs() {

@@ -111,3 +111,29 @@ fn silent_strangers_delay_metrics_by_little() -> Result<()> {
     drop(silent);
     server.end()
 }
+
+/// Symptom: a server that many short commands used took no more clients of their user. Cause: clients that
+/// left without waiting for an answer counted as if they might come back. Fix: that they leave counts,
+/// also if nobody takes the answer.
+#[test]
+fn clients_that_leave_are_forgotten() -> Result<()> {
+    let live = LiveStore::new();
+    let server = live.serve_with(options())?;
+    let address = server.metrics_address().expect("an address");
+    for _ in 0..100 {
+        let mut tree = live.connect();
+        tree.list(&LiveDir::root())?;
+        tree.leave();
+    }
+    let clients = || {
+        let answer = get(address, "/metrics");
+        value(answer.split_once("\r\n\r\n").expect("a head").1, "esker_live_clients")
+    };
+    for _ in 0..100 {
+        if clients() == 0.0 {
+            return server.end();
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    panic!("{} clients of 100 are remembered", clients());
+}

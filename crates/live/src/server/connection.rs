@@ -210,17 +210,21 @@ async fn converse<S: AsyncRead + AsyncWrite + Send + Unpin + 'static>(
                     return Err(error);
                 }
             };
-            answers.send(out, outcome.awaits_commit).await?;
+            let sent = answers.send(out, outcome.awaits_commit).await;
+            if outcome.is_goodbye {
+                // A client that leaves may not wait for the answer.
+                if sent.is_ok() {
+                    answers.finish().await;
+                }
+                return Ok(true);
+            }
+            sent?;
             received.drain(..outcome.consumed);
             if outcome.is_frozen || outcome.is_crowded {
                 tokio::select! {
                     () = wait_turn(served, outcome.is_frozen) => continue,
                     () = served.commit().failed() => return Ok(false),
                 }
-            }
-            if outcome.is_goodbye {
-                answers.finish().await;
-                return Ok(true);
             }
             if outcome.consumed == 0 {
                 break;

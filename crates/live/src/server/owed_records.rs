@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Owed records: those of clients' requests for which there was no room when their changes were done.
 //!
-//! They are put before the next change of anybody and before the next sync. So a crash that loses one also
-//! loses what it covers, and no change of another client comes between the two.
+//! They are put before the next change of anybody and before the next sync, so that no change of another
+//! client comes between a record and what it covers, and both become durable together. A crash just while
+//! there is room again, after the log was written and before the record, still separates the two: the change
+//! is then done again if its client had no answer.
 
 use std::collections::BTreeMap;
 
@@ -19,6 +21,11 @@ impl OwedRecords {
     /// Adds a record, in place of an older one of the client.
     pub fn add(&self, record: RequestRecord) {
         self.0.lock().insert(record.client, record);
+    }
+
+    /// Forgets the record of `client`, which is not needed any more.
+    pub fn forget(&self, client: u64) {
+        self.0.lock().remove(&client);
     }
 
     /// Puts all records into `session`. Nobody puts a newer one of a client meanwhile.

@@ -270,6 +270,7 @@ impl ServedNamespace {
         if let Some(known) = clients.remove(&client) {
             known.files.close_all(&self.session);
         }
+        self.commit.owed_records().forget(client);
         // A record that stays is removed by a later server.
         let _ = self.session.remove_request(client);
     }
@@ -338,7 +339,11 @@ impl ServedNamespace {
     /// # Errors
     /// As `Session::end`.
     pub fn end(&self) -> Result<()> {
-        self.commit.owed_records().put(&self.session)?;
+        if self.commit.owed_records().put(&self.session).is_err() {
+            // There may be room by now, which a flush finds out.
+            self.session.flush()?;
+            self.commit.owed_records().put(&self.session)?;
+        }
         self.session.end()
     }
 }

@@ -29,7 +29,7 @@ use crate::wire::{
 
 impl ClientSession<'_> {
     /// Carries out a change, unless that was done before, and appends its answer to `out`. Returns false if
-    /// none of it was done, all for lack of room: a commit would wait for that.
+    /// none of it was done for lack of room, for which a commit would wait, or of its directory.
     pub(super) fn change(
         &mut self,
         header: &FrameHeader,
@@ -94,7 +94,7 @@ impl ClientSession<'_> {
                     }
                 }
                 finish_frame(out, at, &answer);
-                return Ok(true);
+                return Ok(false);
             }
         };
         self.lacking.remove(&header.number);
