@@ -30,11 +30,12 @@ case $rates in
 esac
 target=$(realpath -m "${CARGO_TARGET_DIR:-target}")
 scratch=$(mktemp -d)
-# The command stays that which talks over no MPI.
+# What others use stays that which talks over no MPI.
 without_mpi=$scratch/without-mpi
-mkdir "$without_mpi"
+mkdir -p "$without_mpi/examples"
 cp -p "$target/$directory"/esker{,-bench} "$without_mpi" 2>/dev/null || true
-trap 'cp -p --remove-destination "$without_mpi"/* "$target/$directory" 2>/dev/null || true; rm -rf "$scratch"' EXIT
+cp -p "$target/$directory/examples/live_job" "$without_mpi/examples" 2>/dev/null || true
+trap 'cp -rp --remove-destination "$without_mpi"/* "$target/$directory" 2>/dev/null || true; rm -rf "$scratch"' EXIT
 
 # keep_programs MPI: copies what was just built, since the other MPI's build replaces it.
 keep_programs() {
@@ -175,6 +176,8 @@ for mpi in openmpi mpich; do
     # As the tests were built, so that only what knows of MPI is built again.
     build=(--workspace --bins --examples --features "$features,mpi")
     [ -z "$rates" ] || build=(-p esker-comm --features esker-comm/mpi --example mpi_conformance)
+    # Their build scripts do not notice that MPICC has changed.
+    cargo clean --quiet -p mpi-sys -p mpi --profile "$profile"
     cargo build --quiet "${build[@]}" --profile "$profile"
     keep_programs "$mpi"
     for argument in "${runs[@]}"; do

@@ -349,7 +349,7 @@ for name in "${!refused[@]}"; do
     esac
 done
 ended "$dashes" >/dev/null
-report "$dashes" | grep -q '"--help" cannot be the name' || fail "a name of dashes: $(report "$dashes")"
+report "$dashes" | grep -q '"--help" cannot be a name' || fail "a name of dashes: $(report "$dashes")"
 for name in "${!others[@]}"; do
     id=$(cat "$top/work/other-$name.id")
     [ "$(ended "$id")" = COMPLETED ] || fail "'${others[$name]}': $(cat "$top/work/other-$name.out")"

@@ -86,13 +86,7 @@ impl ClientSession<'_> {
                 start_frame(out);
                 answer.items = 0;
                 answer.flags.lacks_directory = true;
-                // These items count as failed, even if later requests are carried out.
-                for item in 0..header.items {
-                    let position = ItemPosition { number: header.number, item };
-                    if !window.is_done(position) {
-                        window.finish(position, false);
-                    }
-                }
+                fail_items(header, window);
                 finish_frame(out, at, &answer);
                 return Ok(false);
             }
@@ -150,25 +144,7 @@ impl ClientSession<'_> {
             }
             let dir = dir.as_ref().expect("found above");
             let of = (dir, position.item, files.get(position.item));
-            // The record that the change carries must already count it as done.
-            window.finish(position, true);
-            let outcome = match header.verb {
-                Verb::Create => {
-                    let (mode, name) = (take_mode(&mut input)?, take_name(&mut input)?);
-                    let file = files.get(position.item);
-                    self.create(dir, (name, file), mode)
-                }
-                // Repeating these has the same effect again, or finds it.
-                verb if !carries_record(verb) => self
-                    .change_item(verb, of, &mut input)
-                    .inspect_err(|_| window.finish(position, false))?,
-                verb => {
-                    self.attach_request(Some(&window.record()))?;
-                    let outcome = self.change_item(verb, of, &mut input);
-                    self.attach_request(None)?;
-                    outcome.inspect_err(|_| window.finish(position, false))?
-                }
-            };
+            let outcome = self.carry_out_item((header.verb, position), of, window, &mut input)?;
             had_room |= outcome.as_ref().err().is_none_or(|error| error.kind() != Kind::NoSpace);
             if let Err(error) = &outcome {
                 window.finish(position, false);
@@ -193,6 +169,35 @@ impl ClientSession<'_> {
         metrics.failures.inc_by(failures);
         let lacks_record = !carries_record(header.verb) && refusal.is_none();
         Ok(ChangedItems { lacks_record, had_room })
+    }
+
+    /// Carries out the item at `position`, which then counts as done.
+    fn carry_out_item(
+        &mut self,
+        (verb, position): (Verb, ItemPosition),
+        of: (&Dir, u16, FileId),
+        window: &mut ClientWindow,
+        input: &mut WireInput,
+    ) -> Result<Result<ItemEffect>, FrameRefusal> {
+        // The record that the change carries must already count it as done.
+        window.finish(position, true);
+        match verb {
+            Verb::Create => {
+                let (mode, name) = (take_mode(input)?, take_name(input)?);
+                let (dir, _, file) = of;
+                Ok(self.create(dir, (name, file), mode))
+            }
+            // Repeating these has the same effect again, or finds it.
+            verb if !carries_record(verb) => {
+                self.change_item(verb, of, input).inspect_err(|_| window.finish(position, false))
+            }
+            verb => {
+                self.attach_request(Some(&window.record()))?;
+                let outcome = self.change_item(verb, of, input);
+                self.attach_request(None)?;
+                outcome.inspect_err(|_| window.finish(position, false))
+            }
+        }
     }
 
     /// Carries out one change other than a create. A file that it makes gets the identity `file`.
@@ -475,6 +480,16 @@ impl ClientSession<'_> {
     ) -> Result<(Dir, &'b [u8]), FrameRefusal> {
         let target = self.directories.get(DirId(input.u128()?));
         Ok((target.ok_or(FrameRefusal::LacksDirectory)?, take_name(input)?))
+    }
+}
+
+/// Counts the items of a change that are not done as failed, even if later requests are carried out.
+fn fail_items(header: &FrameHeader, window: &mut ClientWindow) {
+    for item in 0..header.items {
+        let position = ItemPosition { number: header.number, item };
+        if !window.is_done(position) {
+            window.finish(position, false);
+        }
     }
 }
 

@@ -53,7 +53,7 @@ pub(super) struct FileMove {
 
 impl FileMove {
     /// The old name.
-    fn place(&self) -> (DirId, &[u8]) {
+    fn old_name(&self) -> (DirId, &[u8]) {
         (self.dir.id(), &self.name)
     }
 
@@ -163,7 +163,7 @@ impl ClientSession<'_> {
     /// rename, called again, removes it.
     pub(super) fn leave_unfinished(&self, moved: &FileMove) {
         if !moved.keeps_old {
-            self.served.seats().moving().set_unfinished(moved.place(), moved.goal());
+            self.served.seats().moving().set_unfinished(moved.old_name(), moved.goal());
         }
         self.end_move(moved);
     }
@@ -205,7 +205,7 @@ impl ClientSession<'_> {
             target: moved.target.clone(),
             file,
             attributes: (mode, uid, gid, size),
-            replaces_same: moving.is_unfinished(moved.place(), &moved.goal()),
+            replaces_same: moving.is_unfinished(moved.old_name(), &moved.goal()),
             request: moved.request,
         };
         if !self.served.commit().has_lease() {
@@ -220,7 +220,7 @@ impl ClientSession<'_> {
                 return Err(of_other_seat(error));
             }
             Err(unanswered) => {
-                moving.set_unfinished(moved.place(), moved.goal());
+                moving.set_unfinished(moved.old_name(), moved.goal());
                 return Err(of_other_seat(moving.keep_unanswered(unanswered, file)));
             }
         };
@@ -294,7 +294,7 @@ impl ClientSession<'_> {
             if !moved.keeps_old {
                 self.release_name_of(finished.as_ref().ok());
             }
-            self.served.seats().moving().forget_unfinished(moved.place());
+            self.served.seats().moving().forget_unfinished(moved.old_name());
             self.end_move(&moved);
         }
         Ok(match moved.is_link {
