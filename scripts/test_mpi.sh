@@ -30,7 +30,7 @@ case $rates in
 esac
 target=$(realpath -m "${CARGO_TARGET_DIR:-target}")
 scratch=$(mktemp -d)
-# What others use stays that which talks over no MPI.
+# The programs that other tests run talk over no MPI.
 without_mpi=$scratch/without-mpi
 mkdir -p "$without_mpi/examples"
 cp -p "$target/$directory"/esker{,-bench} "$without_mpi" 2>/dev/null || true

@@ -109,6 +109,11 @@ impl NodeMap {
         &self.members[self.starts[node] as usize..self.starts[node + 1] as usize]
     }
 
+    /// The first `count` ranks of each node, or all of a smaller one, ascending.
+    pub fn first_of_each(&self, count: u32) -> impl Iterator<Item = Rank> {
+        Rank::all(self.size()).filter(move |rank| self.local_index(*rank) < count)
+    }
+
     /// The node of every rank, in rank order.
     #[must_use]
     pub fn labels(&self) -> &[u32] {

@@ -126,17 +126,7 @@ impl LiveNamespace {
     /// # Errors
     /// `NotADirectory`, `Denied`.
     pub fn create_dir_all(&self, path: impl AsRef<Path>) -> Result<()> {
-        let (mut tree, path) = (self.tree.lock(), bytes(path.as_ref()));
-        let ends = (1..=path.len()).filter(|&end| path.get(end).is_none_or(|&byte| byte == b'/'));
-        for end in ends.filter(|&end| path[end - 1] != b'/') {
-            let (dir, name) = tree.locate(&path[..end])?;
-            match tree.change(Request::make_directory(&dir, DIRECTORY_MODE, &[name])) {
-                Err(error) if error.kind() == Kind::Exists => {}
-                made => made?,
-            }
-        }
-        // A file may have the name.
-        tree.dir(path).map(drop)
+        self.tree.lock().make_directories(bytes(path.as_ref()), DIRECTORY_MODE).map(drop)
     }
 
     /// Makes empty files named `names` with mode 0644 in the directory `dir`; returns an outcome

@@ -109,12 +109,8 @@ impl LiveJobBuilder {
     /// names a lost rank. A failure of one rank is that of all.
     pub fn begin<T: Transport>(self, mut transport: T) -> Result<LiveJob<T>> {
         let (me, size) = (transport.rank(), transport.size());
-        let nodes = transport.nodes().clone();
-        let per_node = usize::try_from(self.servers_per_node).unwrap_or(usize::MAX);
-        let servers: Vec<Rank> = (0..nodes.nodes())
-            .flat_map(|node| nodes.members(node).iter().take(per_node).copied())
-            .take(SEATS_MAX)
-            .collect();
+        let servers = transport.nodes().first_of_each(self.servers_per_node);
+        let servers: Vec<Rank> = servers.take(SEATS_MAX).collect();
         // Separates these collectives from earlier ones over the same transport.
         transport.barrier()?;
         let mut collectives = Collectives::new(transport, CollectiveOptions::default());
@@ -139,10 +135,8 @@ impl LiveJobBuilder {
         });
         match begun {
             Ok(live) => {
-                let LiveJobBuilder { repository, name, session, .. } = self;
-                let options = session.options(Some(Durability::Async));
                 let collectives = RefCell::new(collectives);
-                Ok(LiveJob { rank: me, collectives, servers, live, repository, name, options })
+                Ok(LiveJob { rank: me, collectives, servers, live, builder: self })
             }
             Err(error) => {
                 // Others can serve them at once.
@@ -152,12 +146,16 @@ impl LiveJobBuilder {
         }
     }
 
+    /// The options of the session of a seat.
+    fn options(&self) -> SessionOptions {
+        self.session.options(Some(Durability::Async))
+    }
+
     /// Makes the namespace with `seats`, unless it exists; returns the number that it has.
     fn make(&self, seats: usize) -> Result<u16> {
         let sets = &self.repository.sets;
         let bases = self.repository.resolve_all(self.bases.clone())?;
-        let options = self.session.options(Some(Durability::Async));
-        let live = match sets.create_live(&self.name, &bases, seats, options) {
+        let live = match sets.create_live(&self.name, &bases, seats, self.options()) {
             Err(error) if error.kind() == Kind::Exists => {
                 LiveLayout::load(&**sets.store(), &self.name)?
             }
@@ -176,7 +174,7 @@ impl LiveJobBuilder {
         if seats.is_empty() {
             return Ok(servers);
         }
-        let mut session = self.session.options(Some(Durability::Async));
+        let mut session = self.options();
         session.tree.memory_bytes /= seats.len();
         let secret_file = UserSecret::default_path();
         let secret = match (listens, &secret_file) {
@@ -261,16 +259,14 @@ pub struct LiveJob<T> {
     /// The servers of this rank's seats.
     servers: Vec<LiveServer>,
     live: LiveNamespace,
-    repository: Repository,
-    name: String,
-    options: SessionOptions,
+    builder: LiveJobBuilder,
 }
 
 impl<T> fmt::Debug for LiveJob<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let servers = self.servers.len();
         f.debug_struct("LiveJob")
-            .field("name", &self.name)
+            .field("name", &self.builder.name)
             .field("servers", &servers)
             .finish_non_exhaustive()
     }
@@ -335,11 +331,13 @@ impl<T: Transport> LiveJob<T> {
     /// # Errors
     /// As [`LiveJob::end`].
     pub fn remove(self) -> Result<()> {
-        let (rank, repository) = (self.rank, self.repository.clone());
-        let (name, options) = (self.name.clone(), self.options.clone());
+        let (rank, builder) = (self.rank, self.builder.clone());
         let mut collectives = self.end_servers()?;
         let removed = match rank {
-            Rank(0) => repository.sets.remove_live(&name, &options).map(|()| Vec::new()),
+            Rank(0) => {
+                let sets = &builder.repository.sets;
+                sets.remove_live(&builder.name, &builder.options()).map(|()| Vec::new())
+            }
             _ => Ok(Vec::new()),
         };
         collectives.broadcast_result(Rank(0), removed)?;

@@ -37,13 +37,13 @@ struct FullStore {
 }
 
 impl FullStore {
-    /// Begins with the server `far` of the other seat.
-    fn new(live: SeatedStore, seats: u16) -> Result<Self> {
+    /// Begins with a server of seat 0; those of other seats run.
+    fn new(live: SeatedStore) -> Result<Self> {
         let faults = Arc::new(FaultStore::new(live.store.clone(), 1));
         let store: SharedStore = faults.clone();
         let near = LiveServer::start(&Repository::new(store), (NAME, 0), server_options())?;
         let mut tree = live.connect();
-        let dirs = one_at_each_seat(&mut tree, seats)?;
+        let dirs = one_at_each_seat(&mut tree, live.seats)?;
         for name in [&b"a"[..], b"turn0"] {
             create(&mut tree, &dirs[0], name, b"content")?;
         }
@@ -98,7 +98,7 @@ fn soon<T: Send + 'static>(call: impl FnOnce() -> T + Send + 'static) -> T {
 /// ended the connection. Fix: the change fails, or the record is put before the next change of anybody.
 #[test]
 fn changes_of_new_clients_fail_while_the_store_is_full() -> Result<()> {
-    let mut full = FullStore::new(SeatedStore::new(1), 1)?;
+    let mut full = FullStore::new(SeatedStore::new(1))?;
     let (new, mut known) = (full.live.connect(), full.live.connect());
     let dir = full.dirs[0].clone();
     known.create(&dir, b"before", 0o644)?;
@@ -178,7 +178,7 @@ impl RawClient {
 /// item that is refused counts as failed.
 #[test]
 fn a_change_without_room_is_carried_out_when_it_is_repeated() -> Result<()> {
-    let mut full = FullStore::new(SeatedStore::new(1), 1)?;
+    let mut full = FullStore::new(SeatedStore::new(1))?;
     full.fill();
     let mut client = RawClient::connect(&full.live, &full.near, 99);
     let one = [b"one".to_vec()];
@@ -198,10 +198,10 @@ fn a_change_without_room_is_carried_out_when_it_is_repeated() -> Result<()> {
 }
 
 /// Symptom: a durable change that found no room had no answer until there was room. Cause: it waited for a
-/// sync. Fix: what has changed nothing for lack of room does not.
+/// sync. Fix: a change that did nothing for lack of room does not.
 #[test]
 fn a_durable_change_without_room_fails_at_once() -> Result<()> {
-    let mut full = FullStore::new(SeatedStore::new(1), 1)?;
+    let mut full = FullStore::new(SeatedStore::new(1))?;
     let (mut new, mut known) = (full.live.connect(), full.live.connect());
     let dir = full.dirs[0].clone();
     known.create(&dir, b"before", 0o644)?;
@@ -219,7 +219,7 @@ fn a_durable_change_without_room_fails_at_once() -> Result<()> {
 /// comes before the next sync.
 #[test]
 fn records_that_found_no_room_are_put_before_the_next_sync() -> Result<()> {
-    let full = FullStore::new(SeatedStore::new(1), 1)?;
+    let full = FullStore::new(SeatedStore::new(1))?;
     let mut client = RawClient::connect(&full.live, &full.near, 99);
     assert_eq!(client.create(&[b"first".to_vec()], 1, 1), [Ok(())]);
     std::thread::sleep(Duration::from_secs(1));
@@ -252,7 +252,7 @@ fn a_change_that_was_done_needs_no_room_when_it_is_repeated() -> Result<()> {
     unlink.flags.is_durable = true;
     assert_eq!(client.call(&unlink, &payload), [Ok(())]);
     drop(first);
-    let full = FullStore::new(live, 1)?;
+    let full = FullStore::new(live)?;
     let mut other = RawClient::connect(&full.live, &full.near, 98);
     assert_eq!(other.create(&[b"first".to_vec()], 1, 1), [Ok(())]);
     std::thread::sleep(Duration::from_secs(1));
@@ -272,7 +272,7 @@ fn a_change_that_was_done_needs_no_room_when_it_is_repeated() -> Result<()> {
 fn a_move_without_room_holds_nothing_up() -> Result<()> {
     let live = SeatedStore::new(2);
     let far = live.serve(1);
-    let mut full = FullStore::new(live, 2)?;
+    let mut full = FullStore::new(live)?;
     let (mut new, dirs) = (full.live.connect(), full.dirs.clone());
     full.fill();
     let failed = soon(move || new.rename((&dirs[0], b"a"), (&dirs[1], b"b")));
@@ -295,7 +295,7 @@ fn a_move_whose_last_step_had_no_room_is_ended_by_the_next() -> Result<()> {
     let syncs = GatedCalls { append_bytes_min: usize::MAX, syncs: true };
     let (store, gate) = GatedStore::over(live.store.clone(), syncs);
     let far = LiveServer::start(&Repository::new(store), (NAME, 1), server_options())?;
-    let mut full = FullStore::new(live, 2)?;
+    let mut full = FullStore::new(live)?;
     let (mut mover, dirs) = (full.live.connect(), full.dirs.clone());
     gate.close();
     let moving = std::thread::spawn(move || {

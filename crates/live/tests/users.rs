@@ -90,6 +90,12 @@ fn permissions_are_those_of_each_user() -> Result<()> {
     let inner = alice.make_directory(&private, b"inner", 0o777)?;
     alice.create(&inner, b"f", 0o666)?;
     assert_eq!(alice.lookup(&private, b"inner")?.uid, 1000);
+    // Also below directories in which this user makes nothing.
+    root.set_attributes(&top, b"", &AttributeRequest { mode: Some(0o755), ..Default::default() })?;
+    alice.make_directories(b"/private/inner/a//b/", 0o755)?;
+    let denied = bob.make_directories(b"/bobs/a", 0o755).unwrap_err().kind();
+    assert_eq!(denied, Kind::Denied);
+    root.set_attributes(&top, b"", &open)?;
     // The identity of a directory does not help a user who may not follow its path.
     let guessed = LiveDir::below_root(inner.id, &inner.path);
     assert_eq!(bob.create(&guessed, b"g", 0o644).unwrap_err().kind(), Kind::Fenced);

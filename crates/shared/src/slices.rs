@@ -48,8 +48,7 @@ impl SliceMap {
             let what = "shared files need a server on each node and slices of at least a byte";
             return Err(Error::new(Kind::Invalid, what));
         }
-        let is_server = |rank: &Rank| nodes.local_index(*rank) < per_node;
-        let servers: Vec<Rank> = Rank::all(nodes.size()).filter(is_server).take(SLOTS).collect();
+        let servers: Vec<Rank> = nodes.first_of_each(per_node).take(SLOTS).collect();
         let owners = (0..SLOTS).map(|slot| servers[slot % servers.len()]).collect();
         Ok(Self { slice_bytes, servers, owners })
     }

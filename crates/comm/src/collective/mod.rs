@@ -346,8 +346,7 @@ fn appoint(nodes: &NodeMap, delegates: Delegates) -> (Vec<Rank>, Vec<u32>) {
         Delegates::All => u32::MAX,
         Delegates::PerNode(count) => count.max(1),
     };
-    let members: Vec<Rank> =
-        Rank::all(nodes.size()).filter(|rank| nodes.local_index(*rank) < per_node).collect();
+    let members: Vec<Rank> = nodes.first_of_each(per_node).collect();
     let mut places = vec![0; nodes.size() as usize];
     for (place, member) in (0..).zip(&members) {
         places[member.index()] = place;

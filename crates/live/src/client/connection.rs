@@ -18,12 +18,11 @@ use esker_base::clock::SystemClock;
 use esker_base::store::SharedStore;
 use esker_base::wire::WireInput;
 use esker_base::{Clock, Error, Kind, Random, Result};
-use esker_fs::inode::DirId;
 use esker_fs::names::live_namespace::LiveNamespace;
 use esker_fs::stack::identity::Identity;
-use esker_fs::stack::namespace::FollowLinks;
 use rustix::event::PollFlags;
 
+use self::reconnect::open_directories;
 pub use self::wait_notice::WaitNotice;
 use super::answer::Answer;
 use super::answered_changes::AnsweredChanges;
@@ -564,15 +563,6 @@ const SHOWN_BYTES: usize = 64;
 
 /// Repetitions of a request whose directories the server does not have open, at most.
 const REPEATS_MAX: u32 = 3;
-
-/// Appends requests that have a server open `dirs`. Their answers have number 0, which no pending
-/// request has.
-fn open_directories(dirs: &[LiveDir], out: &mut Vec<u8>) {
-    let is_root = |dir: &LiveDir| dir.id == DirId::ROOT;
-    for dir in dirs.iter().filter(|dir| !is_root(dir) && dir.place.path.len() < PATH_BYTES_MAX) {
-        PendingRequest::new(0, Request::resolve(&dir.place, FollowLinks::Yes)).put(out, 0);
-    }
-}
 
 /// The reason that a server does not open `dirs`.
 fn why_lacking(dirs: &[LiveDir]) -> String {

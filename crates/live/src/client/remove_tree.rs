@@ -16,9 +16,10 @@ use std::collections::VecDeque;
 use esker_base::{Error, Kind, Result};
 use esker_fs::inode::FileKind;
 
+use super::listing::{LIST_ENTRIES, LiveEntry, take_entries};
 use super::live_dir::LiveDir;
 use super::pending::Request;
-use super::tree::{LIST_ENTRIES, LiveEntry, LiveTree, is_absent, take_entries};
+use super::tree::{LiveTree, is_absent};
 use crate::wire::{PATH_BYTES_MAX, take_attributes};
 
 /// Names of one request.

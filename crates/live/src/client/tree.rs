@@ -2,7 +2,6 @@
 //! Tree: a live namespace by paths, one request at a time.
 
 use esker_base::store::SharedStore;
-use esker_base::wire::{WireDamage, WireInput};
 use esker_base::{Error, Kind, Result};
 use esker_fs::inode::DirId;
 use esker_fs::names::live_namespace::LiveNamespace;
@@ -16,22 +15,11 @@ use super::live_dir::{LiveDir, LiveFile};
 use super::pending::Request;
 use super::seat_walk::SeatWalk;
 use crate::wire::{
-    AttributeRequest, LiveAttributes, NAME_BYTES_MAX, SeatPath, TRANSFER_BYTES_MAX, take_attributes,
+    AttributeRequest, LiveAttributes, SeatPath, TRANSFER_BYTES_MAX, take_attributes,
 };
 
-/// Entries of one request of a listing.
-pub(super) const LIST_ENTRIES: usize = 4096;
 /// Attempts to reach a file at another seat than its name, which others replace meanwhile.
 pub const FAR_ATTEMPTS: u32 = 32;
-
-/// An entry of a directory.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LiveEntry {
-    /// Its name.
-    pub name: Vec<u8>,
-    /// Its attributes.
-    pub attributes: LiveAttributes,
-}
 
 /// The place to which a path leads.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -195,6 +183,32 @@ impl LiveTree {
         Ok(dir.child(name, &attributes))
     }
 
+    /// Makes the directory at `path` and those above it, as far as they are missing, and opens it. Cost: some
+    /// round trips for each component.
+    ///
+    /// # Errors
+    /// `NotADirectory`, `Denied`; as [`LiveTree::dir`].
+    pub fn make_directories(&mut self, path: &[u8], mode: u32) -> Result<LiveDir> {
+        let ends = (1..=path.len()).filter(|&end| path.get(end).is_none_or(|&byte| byte == b'/'));
+        for end in ends.filter(|&end| path[end - 1] != b'/') {
+            // Also in directories in which this user makes nothing.
+            match self.dir(&path[..end]) {
+                Err(error) if error.kind() == Kind::NotFound => {}
+                found => {
+                    found?;
+                    continue;
+                }
+            }
+            let (dir, name) = self.locate(&path[..end])?;
+            match self.change(Request::make_directory(&dir, mode, &[name])) {
+                Err(error) if error.kind() == Kind::Exists => {}
+                made => made?,
+            }
+        }
+        // A file may have the name.
+        self.dir(path)
+    }
+
     /// Makes the directory `name` whose names are spread over all seats, and opens it, so that all
     /// servers share the work of one large directory. Links between its names may fail with
     /// `CrossDevice`. Cost: a round trip, durable at all seats.
@@ -322,7 +336,7 @@ impl LiveTree {
 
     /// Replaces the attributes of those `entries` of `dir` that are at other seats by their current ones.
     /// One that is gone there, or whose server does not answer, keeps those that it was named with.
-    fn show_at_own_seats<'a>(
+    pub(super) fn show_at_own_seats<'a>(
         &mut self,
         dir: &LiveDir,
         entries: impl Iterator<Item = (&'a [u8], &'a mut LiveAttributes)>,
@@ -364,42 +378,6 @@ impl LiveTree {
     /// `NotFound` once it was removed.
     pub fn attributes_of(&mut self, dir: &LiveDir) -> Result<LiveAttributes> {
         self.call(Request::attributes(&LiveFile::at(dir, b"")))?.only(take_attributes)
-    }
-
-    /// Returns all entries of `dir`, in the order of the hashes of their names. Entries that come
-    /// and go meanwhile may or may not be among them. Cost: a round trip for each 4,096, and one to
-    /// each seat that has some of them.
-    ///
-    /// # Errors
-    /// `Denied`; `NotFound` once the directory was removed.
-    pub fn list(&mut self, dir: &LiveDir) -> Result<Vec<LiveEntry>> {
-        let mut entries = self.list_as_named(dir)?;
-        let shown = entries.iter_mut().map(|entry| (&entry.name[..], &mut entry.attributes));
-        self.show_at_own_seats(dir, shown)?;
-        Ok(entries)
-    }
-
-    /// Like [`LiveTree::list`], with those at other seats as they were named. Cost: a round trip
-    /// for each 4,096.
-    ///
-    /// # Errors
-    /// As [`LiveTree::list`].
-    pub fn list_as_named(&mut self, dir: &LiveDir) -> Result<Vec<LiveEntry>> {
-        let mut entries: Vec<LiveEntry> = Vec::new();
-        for part in dir.parts() {
-            let mut after = Vec::new();
-            loop {
-                let answer = self.call(Request::list(&part, &after, LIST_ENTRIES))?;
-                let (is_end, page) = answer.only(take_entries)?;
-                let is_stuck = page.is_empty();
-                entries.extend(page);
-                if is_end || is_stuck {
-                    break;
-                }
-                after = entries.last().map(|entry| entry.name.clone()).unwrap_or_default();
-            }
-        }
-        Ok(entries)
     }
 
     /// Calls `call` with the directory and name `name` in `dir`, or with those of the file at its own seat
@@ -586,19 +564,4 @@ impl LiveTree {
 #[must_use]
 pub fn is_absent(kind: Kind) -> bool {
     matches!(kind, Kind::NotFound | Kind::Fenced | Kind::Conflict)
-}
-
-/// Reads the entries that a listing returns, and whether they are the last ones.
-///
-/// # Errors
-/// Damage if the bytes are not entries.
-pub fn take_entries(input: &mut WireInput) -> Result<(bool, Vec<LiveEntry>), WireDamage> {
-    let is_end = input.u8()? != 0;
-    let count = input.varint_max(input.left(), "as many entries as follow")?;
-    let mut entries = Vec::new();
-    for _ in 0..count {
-        let name = input.bytes(NAME_BYTES_MAX, "a name")?.to_vec();
-        entries.push(LiveEntry { name, attributes: take_attributes(input)? });
-    }
-    Ok((is_end, entries))
 }

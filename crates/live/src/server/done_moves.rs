@@ -7,7 +7,6 @@
 //! those of the seat's own clients are, under a number of its own.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use esker_base::wire::{WireDamage, WireInput, put_varint};
@@ -33,10 +32,13 @@ const FORGET_INTERVAL_NS: u64 = 1_000_000_000;
 
 /// The requests of all clients for which this seat has named files.
 #[derive(Debug, Default)]
-pub(super) struct DoneMoves {
-    clients: Mutex<HashMap<u64, DoneRequests>>,
+pub(super) struct DoneMoves(Mutex<MovingClients>);
+
+#[derive(Debug, Default)]
+struct MovingClients {
+    requests: HashMap<u64, DoneRequests>,
     /// The last look for clients to forget, by the monotonic clock.
-    looked_ns: AtomicU64,
+    looked_ns: u64,
 }
 
 #[derive(Debug, Default)]
@@ -60,7 +62,7 @@ impl DoneMoves {
         }
         let requests = take_requests(&mut WireInput::new(&record.content[1..]), clock);
         let requests = requests.map_err(|damage| damage.of("a record of moves", 1))?;
-        self.clients.lock().insert(record.client ^ SALT, requests);
+        self.0.lock().requests.insert(record.client ^ SALT, requests);
         Ok(true)
     }
 
@@ -69,8 +71,8 @@ impl DoneMoves {
     /// # Errors
     /// `Conflict` for a request that is older than those that its client repeats.
     pub fn named_file(&self, request: MoveRequest) -> Result<Option<SeatFile>> {
-        let clients = self.clients.lock();
-        let Some(requests) = clients.get(&request.client) else { return Ok(None) };
+        let clients = self.0.lock();
+        let Some(requests) = clients.requests.get(&request.client) else { return Ok(None) };
         if request.number < requests.answered_below {
             return Err(Error::new(Kind::Conflict, "the request comes too late"));
         }
@@ -82,8 +84,8 @@ impl DoneMoves {
         let MoveRequest { client, number, answered_below } = request;
         let mut content = vec![VERSION];
         put_varint(&mut content, answered_below);
-        let clients = self.clients.lock();
-        let known = clients.get(&client).map(|requests| &requests.files);
+        let clients = self.0.lock();
+        let known = clients.requests.get(&client).map(|requests| &requests.files);
         let earlier = known.into_iter().flat_map(|files| files.range(answered_below..));
         let mut files: BTreeMap<u64, SeatFile> =
             earlier.map(|(number, file)| (*number, *file)).collect();
@@ -103,20 +105,20 @@ impl DoneMoves {
     pub fn add(&self, request: MoveRequest, file: SeatFile, clock: &dyn Clock) -> Vec<u64> {
         let MoveRequest { client, number, answered_below } = request;
         let now_ns = clock.monotonic_ns();
-        let mut clients = self.clients.lock();
-        let requests = clients.entry(client).or_default();
+        let mut clients = self.0.lock();
+        let requests = clients.requests.entry(client).or_default();
         requests.answered_below = requests.answered_below.max(answered_below);
         requests.files = requests.files.split_off(&answered_below);
         requests.files.insert(number, file);
         requests.added_ns = now_ns;
-        if now_ns.saturating_sub(self.looked_ns.load(Ordering::Relaxed)) < FORGET_INTERVAL_NS {
+        if now_ns.saturating_sub(clients.looked_ns) < FORGET_INTERVAL_NS {
             return Vec::new();
         }
-        self.looked_ns.store(now_ns, Ordering::Relaxed);
+        clients.looked_ns = now_ns;
         let is_old = |requests: &DoneRequests| {
             u128::from(now_ns.saturating_sub(requests.added_ns)) > MEMORY.as_nanos()
         };
-        let forgotten = clients.extract_if(|_, requests| is_old(requests));
+        let forgotten = clients.requests.extract_if(|_, requests| is_old(requests));
         forgotten.map(|(client, _)| client ^ SALT).collect()
     }
 }

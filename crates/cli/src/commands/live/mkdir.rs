@@ -4,9 +4,9 @@
 use std::process::ExitCode;
 
 use clap::Args;
-use esker_base::{Error, Kind, Result};
+use esker_base::{Kind, Result};
 use esker_live::LiveTree;
-use esker_live::client::{LiveDir, Request};
+use esker_live::client::Request;
 
 use super::trees::for_each_path;
 use crate::commands::change::mkdir::parent_of;
@@ -47,7 +47,8 @@ impl LiveMkdirArguments {
                 return self.make(tree, path, masked);
             }
             if let Some(parent) = parent_of(&path.path) {
-                make_parents(tree, parent, masked)?;
+                tree.make_directories(parent, masked)?;
+                tree.sync()?;
             }
             match self.make(tree, path, masked) {
                 Err(error) if matches!(error.kind(), Kind::Exists | Kind::Invalid) => {
@@ -74,21 +75,4 @@ impl LiveMkdirArguments {
         }
         Ok(())
     }
-}
-
-/// Opens the directory at `path`. Makes it and its parents with `mode` if they are missing.
-fn make_parents(tree: &mut LiveTree, path: &[u8], mode: u32) -> Result<LiveDir> {
-    match tree.dir(path) {
-        Err(error) if error.kind() == Kind::NotFound => {}
-        found => return found,
-    }
-    let root_is_gone = || Error::new(Kind::NotFound, "the root is not there");
-    let parent = make_parents(tree, parent_of(path).ok_or_else(root_is_gone)?, mode)?;
-    let (_, name) = esker_fs::stack::path::split_last(path)?;
-    match tree.change(Request::make_directory(&parent, mode, &[name]).durable()) {
-        // Another client was faster.
-        Err(error) if error.kind() == Kind::Exists => {}
-        made => made?,
-    }
-    tree.dir(path)
 }

@@ -133,7 +133,7 @@ Examples:
 }
 
 impl LiveCommand {
-    /// What is left after a signal at the beginning, for commands that say so.
+    /// The line to print if a signal ends the command before it changes anything; `None` if it needs none.
     pub fn advice_at_begin(&self) -> Option<&'static str> {
         match self.action {
             LiveAction::Import(_) => {

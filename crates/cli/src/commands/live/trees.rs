@@ -87,7 +87,7 @@ pub fn is_directory(tree: &mut LiveTree, path: &StackPath) -> Result<bool> {
     }
 }
 
-/// What is at `place`, as an inode; the target of a symbolic link is asked for.
+/// The file at `place` as an inode. Asks the server for the target of a symbolic link.
 pub fn inode_at(tree: &mut LiveTree, place: &LivePlace) -> Result<Inode> {
     let attributes = &place.attributes;
     let content = match attributes.kind {
@@ -110,7 +110,7 @@ pub fn inode_at(tree: &mut LiveTree, place: &LivePlace) -> Result<Inode> {
     })
 }
 
-/// The seats that have what is at `place`: for a spread directory, all that have names in it.
+/// The seats that have the file at `place`; of a spread directory, all that have names in it.
 pub fn seats_of(place: &LivePlace) -> Vec<u16> {
     let attributes = &place.attributes;
     if place.name.is_empty() {

@@ -20,7 +20,7 @@ pub enum SortOrder {
     Size,
     /// Newest first
     Time,
-    /// As stored; does not hold the directory in memory
+    /// As stored
     None,
 }
 

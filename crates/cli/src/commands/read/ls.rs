@@ -28,7 +28,8 @@ const COUNTED_MAX: usize = 1 << 16;
 /// Prints one entry per line; for an indexed directory its keys, in stored order, unless -l or -d
 /// asks for the entry itself. The size of a directory is the number of its entries, and its link
 /// count is 2 plus one for each subdirectory, as in a mount; they are - and 1 if the directory
-/// cannot be listed or has too many entries. Times are UTC. In a pipe, names are written byte by
+/// cannot be listed or has too many entries. In stored order (--sort none) a directory is not held in
+/// memory. Times are UTC. In a pipe, names are written byte by
 /// byte; on a terminal, unprintable characters are escaped.
 #[derive(Args)]
 #[command(

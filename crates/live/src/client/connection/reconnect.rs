@@ -6,12 +6,16 @@ use std::time::Duration;
 
 use esker_base::clock::SystemClock;
 use esker_base::{Clock, Error, Kind, Result};
+use esker_fs::inode::DirId;
+use esker_fs::stack::namespace::FollowLinks;
 
 use super::wait_notice::Waiting;
-use super::{LiveConnection, may_reconnect, open_directories};
+use super::{LiveConnection, may_reconnect};
 use crate::client::endpoint::Endpoint;
 use crate::client::pending::PendingRequest;
+use crate::client::{LiveDir, Request};
 use crate::server_address::ServerAddress;
+use crate::wire::PATH_BYTES_MAX;
 
 /// First and longest pause between attempts to connect.
 const PAUSE_MIN: Duration = Duration::from_millis(5);
@@ -108,6 +112,15 @@ impl LiveConnection {
                         snapshot was published";
             self.put_answer(number, Err(Error::new(Kind::Unavailable, what)));
         }
+    }
+}
+
+/// Appends requests that have a server open `dirs`. Their answers have number 0, which no pending
+/// request has.
+pub(super) fn open_directories(dirs: &[LiveDir], out: &mut Vec<u8>) {
+    let is_root = |dir: &LiveDir| dir.id == DirId::ROOT;
+    for dir in dirs.iter().filter(|dir| !is_root(dir) && dir.place.path.len() < PATH_BYTES_MAX) {
+        PendingRequest::new(0, Request::resolve(&dir.place, FollowLinks::Yes)).put(out, 0);
     }
 }
 

@@ -66,7 +66,7 @@ impl ClientSession<'_> {
             self.lacking.first().is_some_and(|oldest| *oldest < header.number);
         let carried_out = match answer.flags.follows_lack {
             true => Err(FrameRefusal::LacksDirectory),
-            // Whatever is left to do fails without room for these.
+            // The items that are left fail without room for these.
             false => self.change_items((header, payload), recorded.err(), window, out),
         };
         let had_room = match carried_out {

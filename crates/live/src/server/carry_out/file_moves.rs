@@ -57,7 +57,7 @@ impl FileMove {
         (self.dir.id(), &self.name)
     }
 
-    /// What the move is to make of the file.
+    /// The new name of the file.
     fn goal(&self) -> MoveGoal {
         let MoveTarget { seat, dir, name, .. } = &self.target;
         MoveGoal { file: self.inode.id, seat: *seat, dir: *dir, name: name[..].into() }
@@ -140,7 +140,7 @@ impl ClientSession<'_> {
         self.record_registration(&mut known.window)?;
         let client = self.client ^ known.window.nonce();
         let request = MoveRequest { client, number: header.number, answered_below };
-        // Last: whatever fails after this would have to end the move.
+        // Last: a failure after this would have to end the move.
         if !self.served.seats().moving().begin(dir.id(), &name) {
             return Ok(None);
         }

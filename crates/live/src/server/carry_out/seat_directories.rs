@@ -21,6 +21,7 @@ use super::change_items::{skip_change, take_mode, take_new_file};
 use super::changes::{ItemEffect, check_header};
 use super::file_moves::{FileMove, MoveOutcome};
 use super::named_file::NamedFile;
+use super::spread_directories::seats_of;
 use super::{ClientSession, FrameRefusal, take_name};
 use crate::client::{LiveDir, Request};
 use crate::server::client_window::ItemPosition;
@@ -54,11 +55,6 @@ impl SeatPreparation {
         let seats = seats_of((*seat, *id)).filter(|seat| *seat != own);
         seats.map(|seat| (seat, request(seat).durable())).collect()
     }
-}
-
-/// The seats that have a part of the directory `id` at `seat`.
-fn seats_of((seat, id): (u16, DirId)) -> impl Iterator<Item = u16> {
-    if id.parts() > 1 { 0..id.parts() } else { seat..seat + 1 }
 }
 
 /// The root of a directory with the attributes of `planned`.

@@ -27,6 +27,11 @@ use crate::wire::SPREAD_DEVICE;
 /// seat for some seconds.
 const CLOSED_MAX: Duration = Duration::from_secs(30);
 
+/// The seats that have a part of the directory `id` at `seat`.
+pub(super) fn seats_of((seat, id): (u16, DirId)) -> impl Iterator<Item = u16> {
+    if id.parts() > 1 { 0..id.parts() } else { seat..seat + 1 }
+}
+
 impl ClientSession<'_> {
     /// Fails if `name` in `dir` is made at another seat, or if `dir` is being removed.
     pub(super) fn check_part(&self, dir: &Dir, name: &[u8]) -> Result<()> {
