@@ -154,22 +154,30 @@ impl RawClient {
         self.call(&header, &payload)
     }
 
-    /// Creates files by one request after another until the store is full; returns the last request of
-    /// which some were made, and their names.
-    fn create_until_full(&mut self) -> (u64, Vec<Vec<u8>>) {
-        let mut made = None;
-        for number in 2..400 {
-            let name = |item| format!("{number}.{item}.{}", "x".repeat(150)).into_bytes();
-            let names: Vec<Vec<u8>> = (0..100).map(name).collect();
-            let outcomes = self.create(&names, number, 1);
-            if outcomes[0].is_ok() {
-                made = Some((number, names));
-            }
-            if outcomes.iter().any(Result::is_err) {
+    /// Fills the store, and creates files in the root until one request is done in part; returns that and
+    /// its names.
+    fn create_until_full(&mut self, faults: &FaultStore) -> (u64, Vec<Vec<u8>>) {
+        let mut number = 1;
+        for _ in 0..ATTEMPTS {
+            faults.fill_at(faults.operations() + 1, FaultEffect::None);
+            loop {
+                number += 1;
+                let name = |item| format!("{number}.{item}.{}", "x".repeat(150)).into_bytes();
+                let names: Vec<Vec<u8>> = (0..100).map(name).collect();
+                let outcomes = self.create(&names, number, 1);
+                if outcomes.iter().all(Result::is_ok) {
+                    continue;
+                }
+                if outcomes[0].is_ok() {
+                    return (number, names);
+                }
                 break;
             }
+            // A sync found no room between two requests.
+            faults.make_room();
+            std::thread::sleep(Duration::from_secs(1));
         }
-        made.expect("there was room for some")
+        panic!("no request is done in part");
     }
 }
 
@@ -223,8 +231,7 @@ fn records_that_found_no_room_are_put_before_the_next_sync() -> Result<()> {
     let mut client = RawClient::connect(&full.live, &full.near, 99);
     assert_eq!(client.create(&[b"first".to_vec()], 1, 1), [Ok(())]);
     std::thread::sleep(Duration::from_secs(1));
-    full.faults.fill_at(full.faults.operations() + 1, FaultEffect::None);
-    let (number, names) = client.create_until_full();
+    let (number, names) = client.create_until_full(&full.faults);
     full.faults.make_room();
     drop(client);
     std::thread::sleep(Duration::from_secs(1));
@@ -256,8 +263,7 @@ fn a_change_that_was_done_needs_no_room_when_it_is_repeated() -> Result<()> {
     let mut other = RawClient::connect(&full.live, &full.near, 98);
     assert_eq!(other.create(&[b"first".to_vec()], 1, 1), [Ok(())]);
     std::thread::sleep(Duration::from_secs(1));
-    full.faults.fill_at(full.faults.operations() + 1, FaultEffect::None);
-    other.create_until_full();
+    other.create_until_full(&full.faults);
     let mut client = RawClient::connect(&full.live, &full.near, 99);
     (unlink.flags.is_durable, unlink.flags.is_repeated) = (false, true);
     assert_eq!(client.call(&unlink, &payload), [Ok(())]);
