@@ -203,9 +203,13 @@ impl Writer {
         let Some(file) = &mut work.in_place else { return };
         file.firm_bytes = file.content.len();
         file.since_sync = Arc::new(Mutex::new(vec![file.content.clone()]));
+        let Some(work) = &self.work else { return };
+        // A process that took the set over before this answer found the state without its promise.
+        self.acknowledge(work);
         self.push_state(next, None);
         let Some(work) = &self.work else { return };
-        self.acknowledge(work);
+        let synced = work.states - 1;
+        self.with_lineage(work.session.set(), |lineage| lineage.durable = synced);
     }
 
     /// Cuts or extends the file through the session.
