@@ -13,6 +13,7 @@ mod pages;
 mod paper;
 mod patterns;
 mod recorder_texts;
+mod recordings;
 mod recovery;
 mod replays;
 mod statistics;

@@ -47,6 +47,80 @@ fn logs_are_imported() {
     assert!(said.contains("a.arrow at byte 0: line 1: "), "{said}");
 }
 
+/// Programs are traced as they run, and keep their output and their exit code.
+#[test]
+fn a_program_is_traced() {
+    let esker = Esker::without_store();
+    let script = "echo out; echo some text >data; cat data >copy; exit 3";
+    let trace = ["advise", "trace", "-o", "a.arrow", "--features", "a.json"];
+    let command = [&trace[..], &["--", "sh", "-c", script]].concat();
+    let output = esker.command(&command).output().expect("run");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(3), "{output:?}");
+    assert!(said.contains("a.arrow: ") && said.contains(" (2 read or write), 0 calls"), "{said}");
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "out\n");
+    let features = std::fs::read(esker.path("a.json")).expect("features");
+    let features: serde_json::Value = serde_json::from_slice(&features).expect("JSON");
+    assert_eq!((&features["written_bytes"], &features["read_bytes"]), (&20.into(), &10.into()));
+    let said = esker.ok(["advise", "show", "a.arrow", "--to", "a.html"]);
+    assert!(esker.path("a.html").exists(), "{said}");
+    esker.ok(["advise", "verify", "a.arrow"]);
+
+    // A path is found by the names that lead to it.
+    std::os::unix::fs::symlink(".", esker.path("link")).expect("made");
+    let selected = ["advise", "trace", "-o", "b.arrow", "--json", "--path", "link/data"];
+    let said = esker.ok([&selected[..], &["--", "cat", "data"]].concat());
+    assert!(said.contains("\"records\":5,") && said.contains("\"source\":\"recording\""), "{said}");
+    let nothing = ["advise", "trace", "-o", "c.arrow", "--path", "/absent", "--", "cat", "data"];
+    let said = esker.fails(3, nothing);
+    assert!(said.contains("at or below /absent; most are in "), "{said}");
+    assert!(!esker.path("c.arrow").exists());
+    let said = esker.fails(2, ["advise", "trace", "-o", "c.arrow", "--", "--steps"]);
+    assert!(said.contains("no option --steps"), "{said}");
+    esker.fails(3, ["advise", "trace", "-o", "c.arrow", "--", "./absent"]);
+    let output =
+        esker.command(["advise", "trace", "-o", "d.arrow", "--", "sh", "-c", ">data; kill -9 $$"]);
+    let output = { output }.output().expect("run");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!((output.status.code(), said.contains("ended by signal 9")), (Some(137), true));
+    esker.ok(["advise", "verify", "d.arrow"]);
+}
+
+/// What cannot be recorded is said, with the way that can.
+#[test]
+fn traces_say_what_they_lack() {
+    let esker = Esker::without_store();
+    std::fs::write(esker.path("x.c"), "int main(void) { return 0; }").expect("written");
+    let compiled = std::process::Command::new("cc")
+        .args(["-static", "-o", "static", "x.c"])
+        .current_dir(esker.path("."))
+        .status();
+    assert!(compiled.expect("a compiler").success());
+    let said = esker.fails(23, ["advise", "trace", "-o", "a.arrow", "--", "./static"]);
+    assert!(said.contains("static") && said.contains("esker advise import LOG"), "{said}");
+    assert!(!esker.path("a.arrow").exists());
+
+    // A file may not be larger than 20 MiB: the recording ends, and the program does not notice.
+    let binary = esker.command([""; 0]).get_program().to_owned();
+    let script = format!(
+        "trap '' XFSZ; ulimit -f 40960; {} advise trace -o b.arrow -- python3 -c '
+import os
+file = os.open(\"data\", os.O_RDWR | os.O_CREAT)
+for index in range(400_000):
+    os.pwrite(file, b\"x\", index % 1000)
+print(\"all done\")
+'",
+        binary.display()
+    );
+    let mut command = std::process::Command::new("sh");
+    let output = command.args(["-c", &script]).current_dir(esker.path(".")).output().expect("run");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{output:?}");
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "all done\n");
+    assert!(said.contains("the trace ends early") && said.contains("--spool"), "{said}");
+    esker.ok(["advise", "verify", "b.arrow"]);
+}
+
 #[test]
 fn texts_of_recorder_are_imported() {
     let esker = Esker::without_store();

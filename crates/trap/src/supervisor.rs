@@ -16,7 +16,7 @@ use crate::filter;
 use crate::identities::Identities;
 use crate::listener::{CallAnswer, Listener, SuspendedCall};
 use crate::listing::Listings;
-use crate::preload::PreloadLibrary;
+use crate::preload::SupervisorLibrary;
 use crate::resolve::ShownPlace;
 use crate::skeleton::Skeleton;
 use crate::spool::Spool;
@@ -45,7 +45,7 @@ pub(crate) struct Supervisor {
     skeleton: Skeleton,
     spool: Spool,
     listings: Listings,
-    preload: Option<PreloadLibrary>,
+    preload: Option<SupervisorLibrary>,
     report: Box<dyn Fn(&Error) + Send + Sync>,
 }
 
@@ -113,10 +113,10 @@ impl Supervisor {
 }
 
 /// Writes the library that programs of this supervisor preload.
-fn preload_library(skeleton: &Skeleton, spool: &Spool) -> Result<PreloadLibrary> {
+fn preload_library(skeleton: &Skeleton, spool: &Spool) -> Result<SupervisorLibrary> {
     let temporary = std::env::temp_dir();
     let parents = [spool.path().parent().unwrap_or(Path::new("/")), &temporary];
-    PreloadLibrary::write(skeleton.root(), &parents)
+    SupervisorLibrary::write(skeleton.root(), &parents)
 }
 
 /// Fails if `path` exists and is not a directory.
@@ -214,7 +214,7 @@ pub fn run<T: Send>(
         let is_ending = &is_ending;
         let preload = supervisor.preload.as_ref();
         let starter = scope.spawn(move || {
-            let installed = filter::install(preload.map(|library| library.pass));
+            let installed = filter::install(preload.map(|preload| preload.pass));
             let is_installed = installed.is_ok();
             let thread = rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs();
             let sent = sender.send(installed.map(|listener| (listener, thread)));
@@ -222,7 +222,7 @@ pub fn run<T: Send>(
                 return None;
             }
             // A panic continues once the other threads have ended.
-            let work = || work(preload.map(PreloadLibrary::path));
+            let work = || work(preload.map(|preload| preload.library.path()));
             let done = catch_unwind(AssertUnwindSafe(work));
             is_ending.store(true, Ordering::SeqCst);
             for _ in 0..threads {

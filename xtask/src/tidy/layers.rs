@@ -31,7 +31,9 @@ const LAYERS: &[(&str, &[&str])] = &[
             "esker-base",
         ],
     ),
-    ("esker-trap", &["esker-fs", "esker-table", "esker-base"]),
+    ("esker-preload", &["esker-base"]),
+    ("esker-capture", &["esker-preload", "esker-base"]),
+    ("esker-trap", &["esker-preload", "esker-fs", "esker-table", "esker-base"]),
     ("esker-fuse-ring", &[]),
     (
         "esker-fuse",
@@ -66,6 +68,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     (
         "esker-advisor",
         &[
+            "esker-capture",
             "esker-workbench",
             "esker-imd",
             "esker-shared",
@@ -80,6 +83,8 @@ const LAYERS: &[(&str, &[&str])] = &[
         &[
             "esker-live",
             "esker-trap",
+            "esker-capture",
+            "esker-preload",
             "esker-advisor",
             "esker-workbench",
             "esker-bench",

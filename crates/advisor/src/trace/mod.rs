@@ -20,6 +20,7 @@ mod path_text;
 mod reader;
 mod record;
 pub mod recorder;
+pub mod recording;
 mod size_counts;
 pub mod strace;
 mod trace_columns;

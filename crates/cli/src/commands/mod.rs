@@ -101,7 +101,10 @@ impl Command {
                  `esker names` shows"
             }
             Self::Workbench(_) => "nothing was changed",
-            Self::Advise(_) => "nothing was loaded; the same command again does all of it",
+            Self::Advise(command) => match command.advice_at_begin() {
+                Some(advice) => advice,
+                None => return Ok(()),
+            },
             Self::Compact(_) => {
                 "its contents are unchanged; the same command again compacts it, and `esker gc` \
                  frees the remains"
@@ -122,6 +125,7 @@ impl Command {
             Self::Find(command) => return command.run(context),
             Self::Verify(command) => return command.run(context),
             Self::Run(command) => return command.run(context),
+            Self::Advise(command) => return command.run(context),
             Self::Doctor(command) => return command.run(context),
             Self::Session(command) => return command.run(context),
             Self::Live(command) => return command.run(context),
@@ -160,7 +164,6 @@ impl Command {
             Self::Segment(command) => command.run(context),
             Self::Bench(command) => command.run(context),
             Self::Workbench(command) => command.run(context),
-            Self::Advise(command) => command.run(context),
             Self::Completions(command) => command.run(context),
             Self::Manual(command) => command.run(context),
             Self::ExitCodes(command) => command.run(context),

@@ -15,15 +15,12 @@ mod path_text;
 mod raw_call;
 mod settings;
 
-use std::fs::File;
-use std::io::{self, Write};
-use std::os::fd::AsRawFd;
+use std::io;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use esker_base::{Error, Kind, Result};
-use tempfile::TempDir;
+use esker_preload::PreloadLibrary;
 
 use self::settings::{MARK, Settings};
 
@@ -32,14 +29,13 @@ const LIBRARY: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/libesker_preloa
 
 /// The copy of the library for the programs of one supervisor.
 #[derive(Debug)]
-pub(crate) struct PreloadLibrary {
-    path: PathBuf,
+pub(crate) struct SupervisorLibrary {
+    pub(crate) library: PreloadLibrary,
     /// Sixth argument of system calls that the kernel carries out without the supervisor.
     pub(crate) pass: u64,
-    _directory: TempDir,
 }
 
-impl PreloadLibrary {
+impl SupervisorLibrary {
     /// Writes a library for programs that see a namespace at `place`, into a new directory of one
     /// of `parents`: the first from which programs may load it. All paths are absolute and without
     /// symbolic links.
@@ -49,38 +45,11 @@ impl PreloadLibrary {
     pub(crate) fn write(place: &Path, parents: &[&Path]) -> Result<Self> {
         let pass = draw_pass().map_err(|error| Error::io(error, "draw a random number"))?;
         let place = place.as_os_str().as_bytes();
-        let bytes = library(Settings { pass_complement: !pass, place });
-        let bytes = bytes.ok_or_else(|| unsupported("not made for this machine, or this path"))?;
-        let mut why = "no directory was tried".to_owned();
-        for parent in parents {
-            match Self::write_to(parent, &bytes, pass) {
-                Ok(library) => return Ok(library),
-                Err(error) => why = format!("{}: {error}", parent.display()),
-            }
-        }
-        Err(unsupported(why))
-    }
-
-    fn write_to(parent: &Path, bytes: &[u8], pass: u64) -> io::Result<Self> {
-        // Programs of other users load it, too.
-        let readable = std::fs::Permissions::from_mode(0o755);
-        let directory = tempfile::Builder::new().prefix("esker-preload-").tempdir_in(parent)?;
-        std::fs::set_permissions(directory.path(), readable.clone())?;
-        let path = directory.path().join("libesker_preload.so");
-        if path.as_os_str().as_bytes().iter().any(|byte| b" \t\n:".contains(byte)) {
-            let what = "its path has a space or a colon, which separate libraries";
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
-        }
-        let mut file = File::create_new(&path)?;
-        file.write_all(bytes)?;
-        file.set_permissions(readable)?;
-        check_executable(&File::open(&path)?, bytes.len())?;
-        Ok(Self { path, pass, _directory: directory })
-    }
-
-    /// The path of the library, for `LD_PRELOAD`.
-    pub(crate) fn path(&self) -> &Path {
-        &self.path
+        let settings = Settings { pass_complement: !pass, place }.encode();
+        let settings = settings.ok_or_else(|| unsupported("the path is too long"))?;
+        let library = (LIBRARY, "libesker_preload.so");
+        let written = PreloadLibrary::write(library, (&MARK, &settings), parents);
+        Ok(Self { library: written.map_err(unsupported)?, pass })
     }
 }
 
@@ -90,15 +59,6 @@ fn unsupported(why: impl std::fmt::Display) -> Error {
          work without --preload"
     );
     Error::new(Kind::Unsupported, what)
-}
-
-/// The library with `settings`, if it has room for them.
-fn library(settings: Settings) -> Option<Vec<u8>> {
-    let at = LIBRARY.windows(MARK.len()).position(|bytes| bytes == MARK)?;
-    let mut library = LIBRARY.to_vec();
-    let encoded = settings.encode()?;
-    library.get_mut(at..at + encoded.len())?.copy_from_slice(&encoded);
-    Some(library)
 }
 
 /// A number that no program passes by chance.
@@ -112,19 +72,4 @@ fn draw_pass() -> io::Result<u64> {
             return Ok(pass);
         }
     }
-}
-
-/// Fails if the file system of `file` lets no code of it run.
-fn check_executable(file: &File, bytes: usize) -> io::Result<()> {
-    let protection = libc::PROT_READ | libc::PROT_EXEC;
-    // SAFETY: the kernel chooses the address of the map, which is removed at once.
-    let map = unsafe {
-        libc::mmap(std::ptr::null_mut(), bytes, protection, libc::MAP_PRIVATE, file.as_raw_fd(), 0)
-    };
-    if map == libc::MAP_FAILED {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: nothing refers to the map.
-    unsafe { libc::munmap(map, bytes) };
-    Ok(())
 }

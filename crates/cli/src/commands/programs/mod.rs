@@ -7,6 +7,6 @@ mod mount_directory;
 mod mount_log;
 pub mod mounts;
 pub mod run;
-mod run_foreground;
+pub mod run_foreground;
 mod run_shown;
 pub mod umount;

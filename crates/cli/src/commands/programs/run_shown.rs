@@ -2,7 +2,7 @@
 //! `esker run --at`: runs a program that sees a namespace at a directory, without a mount.
 
 use std::ffi::OsString;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use clap::Args;
@@ -13,6 +13,7 @@ use esker_fs::repository::Repository;
 use esker_fs::retention::read_lease::{ReadLease, ReaderMarkers};
 use esker_fs::session::Session;
 use esker_fs::session::view::NamespaceView;
+use esker_preload::preload_variable;
 use esker_trap::TrapOptions;
 
 use crate::change::{MessageArgument, SessionSettings};
@@ -132,17 +133,6 @@ impl ShownNamespace {
         let view = NamespaceView::Session(session.clone());
         Ok(ShownSubject { view, session: Some((session, end)), _lease: lease(markers)? })
     }
-}
-
-/// The variable by which programs load `library`, after those that the user lets them load.
-fn preload_variable(library: &Path) -> (OsString, OsString) {
-    const NAME: &str = "LD_PRELOAD";
-    let mut libraries = std::env::var_os(NAME).unwrap_or_default();
-    if !libraries.is_empty() {
-        libraries.push(":");
-    }
-    libraries.push(library);
-    (NAME.into(), libraries)
 }
 
 /// Renews `markers` for the lifetime of the lease.

@@ -8,7 +8,7 @@ use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
-use esker_advisor::features::{STRIPE_BYTES_DEFAULT, TraceFeatures};
+use esker_advisor::features::STRIPE_BYTES_DEFAULT;
 use esker_advisor::trace::darshan::{DarshanLog, LOG_BYTES_MAX};
 use esker_advisor::trace::recorder::{RecorderImport, is_recorder_line};
 use esker_advisor::trace::strace::{StraceOptions, import_strace};
@@ -16,8 +16,8 @@ use esker_advisor::trace::{ImportSummary, features};
 use esker_base::{Error, Kind, Result};
 use serde_json::json;
 
+use super::imported_calls::{ImportedCalls, write_features};
 use super::{create_output, finish_output, open_trace};
-use crate::commands::measure::workbench::write;
 use crate::context::CommandContext;
 use crate::text;
 use crate::usage;
@@ -110,7 +110,6 @@ impl AdviseImport {
         self.paths.iter().map(|path| path.clone().into_vec()).collect()
     }
 
-    /// Imports a log of calls; what a failed import has written is removed.
     fn import_calls(
         &self,
         context: &CommandContext,
@@ -120,44 +119,17 @@ impl AdviseImport {
         let Some(output) = &self.output else {
             usage::exit("the features of a log of calls are those of its trace: give -o as well");
         };
-        let imported = import(create_output(output)?)
-            .and_then(|(written, summary)| finish_output(output, written).map(|()| summary))
-            .and_then(|summary| self.check_records(summary))
-            .inspect_err(|_| remove_output(output))?;
-        if let Some(path) = &self.features {
-            let found = features(&open_trace(output)?, STRIPE_BYTES_DEFAULT)?;
-            write_features(path, &found)?;
-        }
-        report_calls(context, source, output, &imported)
-    }
-
-    /// Fails for a trace without records, and names the paths that the log has.
-    fn check_records(&self, summary: ImportSummary) -> Result<ImportSummary> {
-        if summary.records > 0 {
-            return Ok(summary);
-        }
-        let log = self.log.display();
-        let directories: Vec<String> = summary
-            .left_out_directories
-            .iter()
-            .map(|(path, calls)| format!("{path} ({calls})"))
-            .collect();
-        let what = match (directories.is_empty(), self.paths.is_empty()) {
-            (true, _) => format!("{log}: no call is on a file"),
-            (false, true) => format!(
-                "{log}: all calls are on files of the system, in {}; `--path /` imports them",
-                directories.join(", ")
-            ),
-            (false, false) => {
-                let paths = self.paths.iter().map(|path| path.to_string_lossy());
-                format!(
-                    "{log}: no call is on a file at or below {}; most are in {}",
-                    paths.collect::<Vec<_>>().join(" or "),
-                    directories.join(", ")
-                )
-            }
+        let calls = ImportedCalls {
+            log: self.log.display().to_string(),
+            output,
+            paths: &self.paths,
+            features: self.features.as_deref(),
         };
-        Err(Error::new(Kind::NotFound, what))
+        let summary = calls.write(import)?;
+        if context.out.is_json() {
+            return context.out.json(ImportedCalls::json(source, &summary));
+        }
+        calls.report(&summary).into_iter().try_for_each(|line| context.out.line(line))
     }
 
     fn import_darshan(&self, context: &CommandContext) -> Result<()> {
@@ -202,51 +174,6 @@ impl AdviseImport {
             text::bytes(found.written_bytes)
         ))
     }
-}
-
-/// Removes what a failed import has written; never a pipe or a device.
-fn remove_output(path: &Path) {
-    if path.symlink_metadata().is_ok_and(|found| found.is_file()) {
-        let _ = std::fs::remove_file(path);
-    }
-}
-
-fn report_calls(
-    context: &CommandContext,
-    source: &str,
-    output: &Path,
-    summary: &ImportSummary,
-) -> Result<()> {
-    let ImportSummary { records, ranks, transferring_ranks, left_out, incomplete, .. } = *summary;
-    if context.out.is_json() {
-        let value = json!({
-            "source": source, "records": records, "ranks": ranks,
-            "transferring_ranks": transferring_ranks, "left_out": left_out,
-            "incomplete": incomplete,
-        });
-        return context.out.json(value);
-    }
-    context.out.line(format!(
-        "{}: {} of {} ({} read or write), {} incomplete",
-        output.display(),
-        text::counted(records, "record"),
-        text::counted(u64::from(ranks), "rank"),
-        transferring_ranks,
-        text::counted(incomplete, "call")
-    ))?;
-    if left_out == 0 {
-        return Ok(());
-    }
-    let directories = summary.left_out_directories.iter().map(|(path, _)| path.as_str());
-    context.out.line(format!(
-        "left out: {} on files in {}; `--path` selects files, and `--path /` all",
-        text::counted(left_out, "call"),
-        directories.collect::<Vec<_>>().join(", ")
-    ))
-}
-
-fn write_features(path: &Path, features: &TraceFeatures) -> Result<()> {
-    write(path, &serde_json::to_vec(features).expect("numbers and words"))
 }
 
 fn open(path: &Path) -> Result<File> {

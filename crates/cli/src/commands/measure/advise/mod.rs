@@ -2,6 +2,7 @@
 //! `esker advise`: traces of applications, their replay on storage, and what follows.
 
 mod import;
+mod imported_calls;
 mod measure;
 mod model;
 mod paper;
@@ -9,10 +10,12 @@ mod replay;
 mod show;
 mod storage;
 mod synth;
+mod trace;
 
 use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::Path;
+use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
 use esker_advisor::trace::TraceReader;
@@ -26,11 +29,13 @@ use self::replay::{AdviseCleanup, AdviseLoad, AdviseReplay};
 use self::show::{AdviseShow, AdviseVerify};
 use self::storage::AdviceArguments;
 use self::synth::AdviseSynth;
+use self::trace::AdviseTrace;
 use crate::context::CommandContext;
 
 /// Find the storage for an application, from a trace of its I/O
 ///
-/// A trace has each call of each process; logs of strace, Darshan and Recorder are imported, and patterns of
+/// A trace has each call of each process; `trace` records those of a program, logs of strace, Darshan and
+/// Recorder are imported, and patterns of
 /// known applications make synthetic ones. It is an Arrow file, which data frames read.
 ///
 /// With a trace, the command answers on one screen: the better storage and how sure that is, the
@@ -39,8 +44,7 @@ use crate::context::CommandContext;
 #[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 #[command(after_help = "\
 Examples:
-  strace -f -ttt -T -y -s 0 -o app.strace ./app
-  esker advise import app.strace -o app.arrow --path /scratch
+  esker advise trace -o app.arrow --path /scratch -- ./app
   esker advise show app.arrow --to app.html
   esker advise synth hpio -p 8 -n 1000 -r 64K -g 4K -o hpio.arrow
   esker advise replay hpio.arrow /scratch/replay
@@ -55,6 +59,7 @@ pub struct AdviseCommand {
 
 #[derive(Subcommand)]
 enum AdviseAction {
+    Trace(AdviseTrace),
     Import(AdviseImport),
     Synth(AdviseSynth),
     Show(AdviseShow),
@@ -68,21 +73,30 @@ enum AdviseAction {
 }
 
 impl AdviseCommand {
+    /// What a user does after an interruption in which nothing was begun; `None` for a command whose program
+    /// gets the signals.
+    pub fn advice_at_begin(&self) -> Option<&'static str> {
+        let runs_program = matches!(self.action, Some(AdviseAction::Trace(_)));
+        (!runs_program).then_some("nothing was loaded; the same command again does all of it")
+    }
+
     /// Advises, or makes what advice needs.
-    pub fn run(self, context: &CommandContext) -> Result<()> {
-        let Some(action) = self.action else { return self.advice.run(context) };
-        match action {
-            AdviseAction::Import(import) => import.run(context),
-            AdviseAction::Synth(synth) => synth.run(context),
-            AdviseAction::Show(show) => show.run(context),
-            AdviseAction::Verify(verify) => verify.run(context),
-            AdviseAction::Load(load) => load.run(context),
-            AdviseAction::Replay(replay) => replay.run(context),
-            AdviseAction::Cleanup(cleanup) => cleanup.run(context),
-            AdviseAction::Measure(measure) => measure.run(context),
-            AdviseAction::Model(model) => model.run(context),
-            AdviseAction::Paper(paper) => paper.run(context),
-        }
+    pub fn run(self, context: &CommandContext) -> Result<ExitCode> {
+        let done = match self.action {
+            None => self.advice.run(context),
+            Some(AdviseAction::Trace(trace)) => return trace.run(context),
+            Some(AdviseAction::Import(import)) => import.run(context),
+            Some(AdviseAction::Synth(synth)) => synth.run(context),
+            Some(AdviseAction::Show(show)) => show.run(context),
+            Some(AdviseAction::Verify(verify)) => verify.run(context),
+            Some(AdviseAction::Load(load)) => load.run(context),
+            Some(AdviseAction::Replay(replay)) => replay.run(context),
+            Some(AdviseAction::Cleanup(cleanup)) => cleanup.run(context),
+            Some(AdviseAction::Measure(measure)) => measure.run(context),
+            Some(AdviseAction::Model(model)) => model.run(context),
+            Some(AdviseAction::Paper(paper)) => paper.run(context),
+        };
+        done.map(|()| ExitCode::SUCCESS)
     }
 }
 

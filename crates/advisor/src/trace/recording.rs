@@ -1,0 +1,293 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Recording: makes a trace of the calls that `esker-capture` has recorded.
+//!
+//! A process with calls on selected files is a rank. Its number is the one that its environment has (of `mpirun`,
+//! `srun`, `esker run`) for the first process with this number that transfers bytes; others have numbers after
+//! all of these. A path is the one by which the program named the
+//! file, without symbolic links as far as its directories still exist. Records of one rank are in the order of their
+//! beginnings; where threads began calls at the same time, the log has the order, and a record that would
+//! begin before the one ahead of it begins with that.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::ffi::OsStr;
+use std::io::Write;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+
+use esker_base::Result;
+use esker_capture::operation::{READ, WRITE};
+use esker_capture::{CallLog, RecordedCall, RecordedEvent};
+
+use super::file_selection::FileSelection;
+use super::{ImportSummary, TraceFile, TraceOperation, TraceOrigin, TraceRecord, TraceWriter};
+
+/// Directories whose real paths are remembered.
+const DIRECTORIES_MAX: usize = 1 << 16;
+
+/// The counts of an import of a recording.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RecordingSummary {
+    /// Those of any import. Calls are incomplete if they did not return, or their file or its position is not
+    /// known.
+    pub import: ImportSummary,
+    /// Processes for whose streams nothing that they read or write is in the log.
+    pub without_streams: u64,
+    /// All processes.
+    pub processes: u64,
+}
+
+/// Writes the trace of `log`, of the files at and below `paths`, to `output`; errors name the trace `object`.
+///
+/// # Errors
+/// `Corrupt` for a log that a program has overwritten; `TooLarge` for more paths than a trace holds; as the
+/// output answers.
+pub fn import_recording<W: Write>(
+    log: &CallLog,
+    object: &str,
+    output: W,
+    paths: &[Vec<u8>],
+) -> Result<(W, RecordingSummary)> {
+    let processes = RecordedProcesses::find(log, paths)?;
+    let program = processes.program.as_deref().map_or_else(|| object.to_owned(), super::path_text);
+    let origin = TraceOrigin { program, source: "recording".into(), epoch_ns: log.epoch_ns() };
+    let mut import = RecordingImport {
+        writer: TraceWriter::new(output, object, origin)?,
+        files: SelectedFiles::new(paths),
+        ranks: BTreeMap::new(),
+        incomplete: 0,
+    };
+    log.visit(|event| match event {
+        RecordedEvent::Call(call) => import.add(log, &processes, &call),
+        RecordedEvent::Process(_) => Ok(()),
+    })?;
+    import.finish(&processes)
+}
+
+/// The processes of a log.
+#[derive(Debug, Default)]
+struct RecordedProcesses {
+    /// Ranks of those with calls on selected files.
+    ranks: HashMap<u32, u32>,
+    program: Option<Vec<u8>>,
+    count: u64,
+    without_streams: u64,
+}
+
+impl RecordedProcesses {
+    fn find(log: &CallLog, paths: &[Vec<u8>]) -> Result<Self> {
+        let mut found = Self::default();
+        let mut files = SelectedFiles::new(paths);
+        let mut asked_ranks: HashMap<u32, u32> = HashMap::new();
+        let (mut with_records, mut transferring) = (Vec::new(), Vec::new());
+        let (mut known, mut known_to_transfer) = (HashSet::new(), HashSet::new());
+        log.visit(|event| {
+            match event {
+                RecordedEvent::Process(process) => {
+                    found.count += 1;
+                    found.without_streams += u64::from(!process.has_streams);
+                    if let Some(rank) = process.rank {
+                        asked_ranks.insert(process.process, rank);
+                    }
+                    if let Some(text) = process.program.filter(|_| found.program.is_none()) {
+                        found.program = Some(log.path(text)?);
+                    }
+                }
+                RecordedEvent::Call(call) => {
+                    let Some(text) = call.file else { return Ok(()) };
+                    let place = (log, text, call.operation);
+                    if files.take(place, |_| Ok(TraceFile(0)))?.is_none() {
+                        return Ok(());
+                    }
+                    if known.insert(call.process) {
+                        with_records.push(call.process);
+                    }
+                    let moves_bytes = call.returned.is_some_and(|(_, result)| result > 0);
+                    let transfers = matches!(call.operation, READ | WRITE) && moves_bytes;
+                    if transfers && known_to_transfer.insert(call.process) {
+                        transferring.push(call.process);
+                    }
+                }
+            }
+            Ok(())
+        })?;
+        found.number(&asked_ranks, [transferring, with_records]);
+        Ok(found)
+    }
+
+    /// Gives processes their ranks. The first one that has been given a rank and transfers bytes gets it;
+    /// programs that start others also have their variables.
+    fn number(&mut self, asked_ranks: &HashMap<u32, u32>, processes: [Vec<u32>; 2]) {
+        let mut taken = BTreeSet::new();
+        for process in processes.iter().flatten() {
+            let rank = asked_ranks.get(process).filter(|_| !self.ranks.contains_key(process));
+            if let Some(rank) = rank.filter(|rank| taken.insert(**rank)) {
+                self.ranks.insert(*process, *rank);
+            }
+        }
+        let mut next = taken.last().map_or(0, |rank| rank.saturating_add(1));
+        for process in &processes[1] {
+            self.ranks.entry(*process).or_insert_with(|| {
+                next += 1;
+                next - 1
+            });
+        }
+    }
+}
+
+/// The files of a log that an import takes.
+struct SelectedFiles<'a> {
+    selection: FileSelection<'a>,
+    /// Those taken so far, by their text in the log.
+    taken: HashMap<u64, TraceFile>,
+    real_paths: RealPaths,
+}
+
+impl<'a> SelectedFiles<'a> {
+    fn new(paths: &'a [Vec<u8>]) -> Self {
+        Self {
+            selection: FileSelection::new(paths),
+            taken: HashMap::new(),
+            real_paths: RealPaths::default(),
+        }
+    }
+
+    /// The file of the text `text` if the import takes it; otherwise counts a call on it. `file` gives the
+    /// file of a path.
+    fn take(
+        &mut self,
+        (log, text, operation): (&CallLog, u64, u32),
+        file: impl FnOnce(&[u8]) -> Result<TraceFile>,
+    ) -> Result<Option<TraceFile>> {
+        if let Some(file) = self.taken.get(&text) {
+            return Ok(Some(*file));
+        }
+        let path = self.real_paths.of(&log.path(text)?, follows_links(operation));
+        if !self.selection.takes(&path) {
+            return Ok(None);
+        }
+        let file = file(&path)?;
+        self.taken.insert(text, file);
+        Ok(Some(file))
+    }
+}
+
+/// An import in progress.
+struct RecordingImport<'a, W: Write> {
+    writer: TraceWriter<W>,
+    files: SelectedFiles<'a>,
+    ranks: BTreeMap<u32, RankProgress>,
+    incomplete: u64,
+}
+
+/// The records of a rank so far.
+#[derive(Default)]
+struct RankProgress {
+    begin_ns: u64,
+    transfers: bool,
+}
+
+impl<W: Write> RecordingImport<'_, W> {
+    fn add(
+        &mut self,
+        log: &CallLog,
+        processes: &RecordedProcesses,
+        call: &RecordedCall,
+    ) -> Result<()> {
+        let Some(text) = call.file else {
+            self.incomplete += 1;
+            return Ok(());
+        };
+        let writer = &mut self.writer;
+        let place = (log, text, call.operation);
+        let Some(file) = self.files.take(place, |path| writer.file(path))? else { return Ok(()) };
+        let operation = u8::try_from(call.operation).ok().and_then(TraceOperation::of_number);
+        let end = call.offset.and_then(|offset| offset.checked_add(call.bytes));
+        let is_possible = end.is_some_and(|end| i64::try_from(end).is_ok());
+        let returned = call.returned.filter(|_| is_possible);
+        let (Some(operation), Some((end_ns, result))) = (operation, returned) else {
+            self.incomplete += 1;
+            return Ok(());
+        };
+        let rank = processes.ranks[&call.process];
+        let progress = self.ranks.entry(rank).or_default();
+        progress.begin_ns = progress.begin_ns.max(call.begin_ns);
+        let record = TraceRecord {
+            process: call.process,
+            thread: call.thread,
+            file,
+            offset: call.offset.unwrap_or(0),
+            bytes: call.bytes,
+            begin_ns: progress.begin_ns,
+            end_ns: end_ns.max(progress.begin_ns),
+            result,
+            ..TraceRecord::new(rank, operation)
+        };
+        progress.transfers |= operation.is_transfer() && record.bytes_moved() > 0;
+        self.writer.push(&record)
+    }
+
+    fn finish(self, processes: &RecordedProcesses) -> Result<(W, RecordingSummary)> {
+        let import = ImportSummary {
+            records: self.writer.rows(),
+            ranks: self.ranks.len() as u32,
+            transferring_ranks: self.ranks.values().filter(|rank| rank.transfers).count() as u32,
+            left_out: self.files.selection.left_out(),
+            left_out_directories: self.files.selection.directories(),
+            incomplete: self.incomplete,
+        };
+        let RecordedProcesses { count, without_streams, .. } = *processes;
+        let summary = RecordingSummary { import, without_streams, processes: count };
+        Ok((self.writer.finish()?, summary))
+    }
+}
+
+/// True for calls on the file behind a symbolic link, as those on open files are.
+fn follows_links(operation: u32) -> bool {
+    let operation = u8::try_from(operation).ok().and_then(TraceOperation::of_number);
+    use TraceOperation::{Close, Create, List, Open, Read, Seek, Sync, Truncate, Write};
+    matches!(operation, Some(Close | Create | List | Open | Read | Seek | Sync | Truncate | Write))
+}
+
+/// The paths at which files are that programs have named.
+#[derive(Default)]
+struct RealPaths(HashMap<Vec<u8>, Vec<u8>>);
+
+impl RealPaths {
+    /// The path without `.`, `..` and symbolic links, as far as these still exist; a link that it names is only
+    /// followed if the call does (`follows`).
+    fn of(&mut self, path: &[u8], follows: bool) -> Vec<u8> {
+        let end = path.iter().rposition(|byte| *byte == b'/').unwrap_or(0);
+        let name = &path[(end + 1).min(path.len())..];
+        let mut real = self.of_directory(&path[..end]);
+        match name {
+            b"" | b"." => {}
+            b".." => real.truncate(real.iter().rposition(|byte| *byte == b'/').unwrap_or(0)),
+            _ => {
+                real.push(b'/');
+                real.extend_from_slice(name);
+                let found = || std::fs::symlink_metadata(OsStr::from_bytes(&real));
+                let is_link = follows && found().is_ok_and(|found| found.is_symlink());
+                if is_link && let Ok(found) = std::fs::canonicalize(OsStr::from_bytes(&real)) {
+                    real = found.into_os_string().into_vec();
+                }
+            }
+        }
+        if real.is_empty() { b"/".to_vec() } else { real }
+    }
+
+    /// The real path of a directory; an empty one for the root.
+    fn of_directory(&mut self, path: &[u8]) -> Vec<u8> {
+        if path.is_empty() {
+            return Vec::new();
+        }
+        if let Some(real) = self.0.get(path) {
+            return real.clone();
+        }
+        let real = self.of(path, true);
+        let real = if real == b"/" { Vec::new() } else { real };
+        if self.0.len() == DIRECTORIES_MAX {
+            self.0.clear();
+        }
+        self.0.insert(path.to_owned(), real.clone());
+        real
+    }
+}

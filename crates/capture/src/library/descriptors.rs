@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Descriptors: the files behind descriptors, as texts of the log.
+//!
+//! A descriptor's entry is made when the program opens a file, by the path that it names, or when it first uses a
+//! descriptor that it has by other means (inherited, duplicated, received), by the path that the kernel knows.
+//! It goes when the program closes the descriptor. Programs that close descriptors without the C library are wrong about
+//! the names of later files that they open without it, too.
+
+use core::ffi::{CStr, c_int};
+use core::sync::atomic::{AtomicU64, Ordering};
+
+use super::kernel::{self, AT_FDCWD};
+use super::log_writer::LogWriter;
+
+/// Descriptors with entries; the paths of others are asked for with each call.
+const ENTRIES: usize = 1 << 16;
+
+const UNKNOWN: u64 = 0;
+/// A pipe, a socket, or anything else that is no file.
+const NO_FILE: u64 = 1;
+
+static FILES: [AtomicU64; ENTRIES] = [const { AtomicU64::new(UNKNOWN) }; ENTRIES];
+
+/// The text of the working directory, until the program changes it.
+static WORKING_DIRECTORY: AtomicU64 = AtomicU64::new(UNKNOWN);
+
+fn entry(descriptor: c_int) -> Option<&'static AtomicU64> {
+    FILES.get(usize::try_from(descriptor).ok()?)
+}
+
+/// The text that is the path of `descriptor`; `None` if it is no file, or there is no room for the text.
+pub fn file_of(writer: &LogWriter, descriptor: c_int) -> Option<u64> {
+    let entry = entry(descriptor);
+    let known = entry.map_or(UNKNOWN, |entry| entry.load(Ordering::Relaxed));
+    if known != UNKNOWN {
+        return (known != NO_FILE).then_some(known);
+    }
+    let mut buffer = [0; 4096];
+    let file = match path_of(descriptor, &mut buffer) {
+        Some(path) => writer.put_text(0, path),
+        None => NO_FILE,
+    };
+    if let Some(entry) = entry.filter(|_| writer.owns_memory()) {
+        entry.store(file, Ordering::Relaxed);
+    }
+    (file > NO_FILE).then_some(file)
+}
+
+/// The text of the directory at which paths begin that are relative to `descriptor`; 0 if it is unknown.
+pub fn directory_of(writer: &LogWriter, descriptor: c_int) -> u64 {
+    if descriptor != AT_FDCWD {
+        return file_of(writer, descriptor).unwrap_or(UNKNOWN);
+    }
+    let known = WORKING_DIRECTORY.load(Ordering::Relaxed);
+    if known != UNKNOWN {
+        return known;
+    }
+    let mut buffer = [0; 4096];
+    let path = kernel::working_directory(&mut buffer);
+    let text = path.map_or(UNKNOWN, |path| writer.put_text(0, path));
+    if writer.owns_memory() {
+        WORKING_DIRECTORY.store(text, Ordering::Relaxed);
+    }
+    text
+}
+
+/// Forgets the working directory, which the program has changed.
+pub fn forget_working_directory(writer: &LogWriter) {
+    if writer.owns_memory() {
+        WORKING_DIRECTORY.store(UNKNOWN, Ordering::Relaxed);
+    }
+}
+
+/// Makes the entry of a descriptor that was opened as `file`.
+pub fn opened(writer: &LogWriter, descriptor: c_int, file: u64) {
+    if let Some(entry) = entry(descriptor).filter(|_| writer.owns_memory()) {
+        entry.store(file, Ordering::Relaxed);
+    }
+}
+
+/// The file of a descriptor that is about to be closed, if it has been used; forgets it.
+pub fn closing(writer: &LogWriter, descriptor: c_int) -> Option<u64> {
+    let entry = entry(descriptor)?;
+    let known = entry.load(Ordering::Relaxed);
+    if known != UNKNOWN && writer.owns_memory() {
+        entry.store(UNKNOWN, Ordering::Relaxed);
+    }
+    (known > NO_FILE).then_some(known)
+}
+
+/// Forgets a descriptor that another file has got.
+pub fn forget(writer: &LogWriter, descriptor: c_int) {
+    opened(writer, descriptor, UNKNOWN);
+}
+
+/// Forgets the descriptors from `first` to `last`.
+pub fn forget_range(writer: &LogWriter, first: u32, last: u32) {
+    if writer.owns_memory() {
+        let files = FILES.iter().take((last as usize).saturating_add(1)).skip(first as usize);
+        files.for_each(|entry| entry.store(UNKNOWN, Ordering::Relaxed));
+    }
+}
+
+/// The absolute path of `descriptor`, without a symbolic link; `None` if it is no file of a directory.
+fn path_of(descriptor: c_int, into: &mut [u8; 4096]) -> Option<&[u8]> {
+    const PREFIX: &[u8] = b"/proc/self/fd/";
+    let mut link = [0; PREFIX.len() + 11];
+    link[..PREFIX.len()].copy_from_slice(PREFIX);
+    let mut rest = u32::try_from(descriptor).ok()?;
+    let digits = rest.checked_ilog10().unwrap_or(0) as usize + 1;
+    for digit in link[PREFIX.len()..PREFIX.len() + digits].iter_mut().rev() {
+        *digit = b'0' + (rest % 10) as u8;
+        rest /= 10;
+    }
+    let link = CStr::from_bytes_until_nul(&link).ok()?;
+    let path = kernel::read_link(link, into)?;
+    let path = path.strip_suffix(b" (deleted)").unwrap_or(path);
+    (path.starts_with(b"/") && !path.starts_with(b"/memfd:")).then_some(path)
+}

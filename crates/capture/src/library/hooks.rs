@@ -1,0 +1,230 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Hooks: functions of the C library that name, open, read, write or change files, which programs call instead
+//! of those of the C library.
+
+use core::ffi::{c_char, c_int, c_uint, c_void};
+
+use super::call_slot::operation::{
+    CLOSE, LINK, LIST, MAKE_DIRECTORY, READ, REMOVE_DIRECTORY, SEEK, SET_ATTRIBUTES, STAT, SYNC,
+    TRUNCATE, UNLINK, WRITE,
+};
+use super::descriptors::{forget, forget_range, forget_working_directory};
+use super::kernel::AT_FDCWD;
+use super::log_writer::LogWriter;
+use super::next_function::{NextFunction, Unimplemented};
+use super::recorded;
+use super::streams::{self, Stream};
+
+const O_CREAT: c_int = 0o100;
+const AT_REMOVEDIR: c_int = 0x200;
+
+type Path = *const c_char;
+type Bytes = *mut c_void;
+
+unsafe extern "C" {
+    fn dirfd(directory: Stream) -> c_int;
+}
+
+/// A buffer of a transfer with several.
+#[repr(C)]
+pub struct Buffer {
+    start: *mut c_void,
+    bytes: usize,
+}
+
+/// The bytes of all buffers of a transfer.
+///
+/// # Safety
+/// There are `count` buffers.
+unsafe fn total(buffers: *const Buffer, count: c_int) -> usize {
+    let count = usize::try_from(count).unwrap_or(0);
+    let bytes = |index| {
+        // SAFETY: the caller's.
+        unsafe { (*buffers.add(index)).bytes }
+    };
+    (0..count).map(bytes).fold(0, usize::saturating_add)
+}
+
+/// The offset that a caller of a copy gives.
+///
+/// # Safety
+/// `offset` is null or points to an offset.
+unsafe fn given(offset: *const i64) -> Option<i64> {
+    // SAFETY: the caller's.
+    (!offset.is_null()).then(|| unsafe { offset.read() })
+}
+
+fn number(result: &c_int) -> i64 {
+    (*result).into()
+}
+
+/// Reads the attributes of a name.
+///
+/// # Safety
+/// As [`recorded::named`].
+unsafe fn stat_named(path: (c_int, Path), call: impl FnOnce() -> c_int) -> c_int {
+    // SAFETY: the caller's.
+    unsafe { recorded::named((STAT, 0), path, call, number) }
+}
+
+/// Changes a name.
+///
+/// # Safety
+/// As [`recorded::named`].
+unsafe fn change(operation: u32, path: (c_int, Path), call: impl FnOnce() -> c_int) -> c_int {
+    // SAFETY: the caller's.
+    unsafe { recorded::named((operation, 0), path, call, number) }
+}
+
+/// Opens a stream.
+///
+/// # Safety
+/// The path and the mode are null or strings.
+unsafe fn stream_opened(path: Path, mode: Path, call: impl FnOnce() -> Stream) -> Stream {
+    // SAFETY: the caller's.
+    let makes = !mode.is_null() && unsafe { mode.read() } as u8 != b'r';
+    // SAFETY: the caller's, and the call returns a stream or null.
+    unsafe { recorded::open_stream((path, makes), call, |stream| streams::descriptor(*stream)) }
+}
+
+/// The descriptor `new` is closed by a call that gives it another file.
+fn replaced(new: c_int) {
+    if let Some(writer) = LogWriter::get() {
+        forget(&writer, new);
+    }
+}
+
+fn range_closed(first: c_uint, last: c_uint) {
+    if let Some(writer) = LogWriter::get() {
+        forget_range(&writer, first, last);
+    }
+}
+
+fn directory_changed(result: c_int) -> c_int {
+    if let Some(writer) = LogWriter::get().filter(|_| result == 0) {
+        forget_working_directory(&writer);
+    }
+    result
+}
+
+/// Defines functions under their names in the C library. The name after the result is that of the closure that
+/// makes the call as the C library does.
+macro_rules! hooks {
+    ($([$($name:ident),+] $arguments:tt -> $result:ty, $next:ident => $done:expr;)*) => {
+        $($(hooks!(@ $name $arguments $result, $next => $done);)+)*
+    };
+    (@ $name:ident ($($argument:ident: $type:ty),*) $result:ty, $next:ident => $done:expr) => {
+        /// The function of the C library.
+        ///
+        /// # Safety
+        /// As there.
+        #[cfg_attr(not(test), unsafe(no_mangle))]
+        pub unsafe extern "C" fn $name($($argument: $type),*) -> $result {
+            static NEXT: NextFunction = NextFunction::new();
+            let $next = || {
+                let found = NEXT.find(concat!(stringify!($name), "\0"));
+                if found.is_null() {
+                    return <$result>::unimplemented();
+                }
+                // SAFETY: a function of this name has this type, and the caller keeps to its contract.
+                unsafe {
+                    let next: unsafe extern "C" fn($($type),*) -> $result = core::mem::transmute(found);
+                    next($($argument),*)
+                }
+            };
+            $done
+        }
+    };
+}
+
+// Functions that end in 64 have the same arguments on machines of 64 bits. Those that end in _chk or _2 are of
+// fortified programs, those with a version of binaries from before glibc 2.33. C passes the mode of an
+// open as if it were a parameter of its own. SAFETY of all blocks: the caller keeps to the contract of the C
+// library.
+hooks! {
+    [open, open64](path: Path, flags: c_int, mode: c_uint) -> c_int, next => unsafe { recorded::open((AT_FDCWD, path), flags & O_CREAT != 0, next) };
+    [openat, openat64](at: c_int, path: Path, flags: c_int, mode: c_uint) -> c_int, next => unsafe { recorded::open((at, path), flags & O_CREAT != 0, next) };
+    [creat, creat64](path: Path, mode: c_uint) -> c_int, next => unsafe { recorded::open((AT_FDCWD, path), true, next) };
+    [__open_2, __open64_2](path: Path, flags: c_int) -> c_int, next => unsafe { recorded::open((AT_FDCWD, path), false, next) };
+    [__openat_2, __openat64_2](at: c_int, path: Path, flags: c_int) -> c_int, next => unsafe { recorded::open((at, path), false, next) };
+    [fopen, fopen64](path: Path, mode: Path) -> Stream, next => unsafe { stream_opened(path, mode, next) };
+    [freopen, freopen64](path: Path, mode: Path, stream: Stream) -> Stream, next => unsafe { stream_opened(path, mode, next) };
+
+    [close](fd: c_int) -> c_int, next => recorded::close(CLOSE, fd, next);
+    [closedir](directory: Stream) -> c_int, next => unsafe { recorded::close(CLOSE, dirfd(directory), next) };
+    [dup2](old: c_int, new: c_int) -> c_int, next => { if old != new { replaced(new); } next() };
+    [dup3](old: c_int, new: c_int, flags: c_int) -> c_int, next => { replaced(new); next() };
+    [close_range](first: c_uint, last: c_uint, flags: c_int) -> c_int, next => { range_closed(first, last); next() };
+    [chdir](path: Path) -> c_int, next => directory_changed(next());
+    [fchdir](fd: c_int) -> c_int, next => directory_changed(next());
+    [closefrom](first: c_int) -> (), next => { range_closed(first.max(0) as c_uint, c_uint::MAX); next() };
+
+    [read](fd: c_int, into: Bytes, bytes: usize) -> isize, next => recorded::transfer(READ, (fd, bytes), next);
+    [__read_chk](fd: c_int, into: Bytes, bytes: usize, room: usize) -> isize, next => recorded::transfer(READ, (fd, bytes), next);
+    [readv](fd: c_int, buffers: *const Buffer, count: c_int) -> isize, next => unsafe { recorded::transfer(READ, (fd, total(buffers, count)), next) };
+    [pread, pread64](fd: c_int, into: Bytes, bytes: usize, offset: i64) -> isize, next => recorded::transfer_at(READ, (fd, bytes, offset), next);
+    [__pread_chk, __pread64_chk](fd: c_int, into: Bytes, bytes: usize, offset: i64, room: usize) -> isize, next => recorded::transfer_at(READ, (fd, bytes, offset), next);
+    [preadv, preadv64](fd: c_int, buffers: *const Buffer, count: c_int, offset: i64) -> isize, next => unsafe { recorded::transfer_at(READ, (fd, total(buffers, count), offset), next) };
+    [preadv2, preadv64v2](fd: c_int, buffers: *const Buffer, count: c_int, offset: i64, flags: c_int) -> isize, next => match offset {
+        -1 => unsafe { recorded::transfer(READ, (fd, total(buffers, count)), next) },
+        _ => unsafe { recorded::transfer_at(READ, (fd, total(buffers, count), offset), next) },
+    };
+    [write](fd: c_int, from: Bytes, bytes: usize) -> isize, next => recorded::transfer(WRITE, (fd, bytes), next);
+    [writev](fd: c_int, buffers: *const Buffer, count: c_int) -> isize, next => unsafe { recorded::transfer(WRITE, (fd, total(buffers, count)), next) };
+    [pwrite, pwrite64](fd: c_int, from: Bytes, bytes: usize, offset: i64) -> isize, next => recorded::transfer_at(WRITE, (fd, bytes, offset), next);
+    [pwritev, pwritev64](fd: c_int, buffers: *const Buffer, count: c_int, offset: i64) -> isize, next => unsafe { recorded::transfer_at(WRITE, (fd, total(buffers, count), offset), next) };
+    [pwritev2, pwritev64v2](fd: c_int, buffers: *const Buffer, count: c_int, offset: i64, flags: c_int) -> isize, next => match offset {
+        -1 => unsafe { recorded::transfer(WRITE, (fd, total(buffers, count)), next) },
+        _ => unsafe { recorded::transfer_at(WRITE, (fd, total(buffers, count), offset), next) },
+    };
+    [sendfile, sendfile64](to: c_int, from: c_int, offset: *mut i64, bytes: usize) -> isize, next => unsafe { recorded::copy((READ, WRITE), (from, given(offset)), (to, None), bytes, next) };
+    [copy_file_range](from: c_int, from_offset: *mut i64, to: c_int, to_offset: *mut i64, bytes: usize, flags: c_uint) -> isize, next => unsafe { recorded::copy((READ, WRITE), (from, given(from_offset)), (to, given(to_offset)), bytes, next) };
+    [lseek, lseek64](fd: c_int, offset: i64, whence: c_int) -> isize, next => recorded::seek(SEEK, fd, || next() as i64) as isize;
+
+    [fsync, fdatasync](fd: c_int) -> c_int, next => recorded::open_file(SYNC, (fd, 0, 0), next);
+    [syncfs](fd: c_int) -> c_int, next => recorded::open_file(SYNC, (fd, 0, 0), next);
+    [sync_file_range](fd: c_int, offset: i64, bytes: i64, flags: c_uint) -> c_int, next => recorded::open_file(SYNC, (fd, 0, 0), next);
+    [ftruncate, ftruncate64](fd: c_int, length: i64) -> c_int, next => recorded::open_file(TRUNCATE, (fd, length, 0), next);
+    [truncate, truncate64](path: Path, length: i64) -> c_int, next => unsafe { recorded::named((TRUNCATE, length), (AT_FDCWD, path), next, number) };
+    [fallocate, fallocate64](fd: c_int, mode: c_int, offset: i64, bytes: i64) -> c_int, next => recorded::open_file(TRUNCATE, (fd, offset, bytes), next);
+    [posix_fallocate, posix_fallocate64](fd: c_int, offset: i64, bytes: i64) -> c_int, next => -recorded::open_file(TRUNCATE, (fd, offset, bytes), || -next());
+
+    [stat, stat64, lstat, lstat64](path: Path, into: Bytes) -> c_int, next => unsafe { stat_named((AT_FDCWD, path), next) };
+    [fstat, fstat64](fd: c_int, into: Bytes) -> c_int, next => recorded::open_file(STAT, (fd, 0, 0), next);
+    [fstatat, fstatat64](at: c_int, path: Path, into: Bytes, flags: c_int) -> c_int, next => unsafe { stat_named((at, path), next) };
+    [__xstat, __xstat64, __lxstat, __lxstat64](version: c_int, path: Path, into: Bytes) -> c_int, next => unsafe { stat_named((AT_FDCWD, path), next) };
+    [__fxstat, __fxstat64](version: c_int, fd: c_int, into: Bytes) -> c_int, next => recorded::open_file(STAT, (fd, 0, 0), next);
+    [__fxstatat, __fxstatat64](version: c_int, at: c_int, path: Path, into: Bytes, flags: c_int) -> c_int, next => unsafe { stat_named((at, path), next) };
+    [statx](at: c_int, path: Path, flags: c_int, mask: c_uint, into: Bytes) -> c_int, next => unsafe { stat_named((at, path), next) };
+    [access](path: Path, mode: c_int) -> c_int, next => unsafe { stat_named((AT_FDCWD, path), next) };
+    [faccessat](at: c_int, path: Path, mode: c_int, flags: c_int) -> c_int, next => unsafe { stat_named((at, path), next) };
+    [readlink](path: Path, into: Bytes, bytes: usize) -> isize, next => unsafe { recorded::named((STAT, 0), (AT_FDCWD, path), next, |result| *result as i64) };
+    [readlinkat](at: c_int, path: Path, into: Bytes, bytes: usize) -> isize, next => unsafe { recorded::named((STAT, 0), (at, path), next, |result| *result as i64) };
+
+    [opendir](path: Path) -> Stream, next => unsafe { recorded::named((LIST, 0), (AT_FDCWD, path), next, |directory| if directory.is_null() { -1 } else { 0 }) };
+    [unlink, remove](path: Path) -> c_int, next => unsafe { change(UNLINK, (AT_FDCWD, path), next) };
+    [unlinkat](at: c_int, path: Path, flags: c_int) -> c_int, next => unsafe { change(if flags & AT_REMOVEDIR == 0 { UNLINK } else { REMOVE_DIRECTORY }, (at, path), next) };
+    [rmdir](path: Path) -> c_int, next => unsafe { change(REMOVE_DIRECTORY, (AT_FDCWD, path), next) };
+    [mkdir](path: Path, mode: c_uint) -> c_int, next => unsafe { change(MAKE_DIRECTORY, (AT_FDCWD, path), next) };
+    [mkdirat](at: c_int, path: Path, mode: c_uint) -> c_int, next => unsafe { change(MAKE_DIRECTORY, (at, path), next) };
+    [rename](old: Path, new: Path) -> c_int, next => unsafe { recorded::rename((AT_FDCWD, old), (AT_FDCWD, new), next) };
+    [renameat](old_at: c_int, old: Path, new_at: c_int, new: Path) -> c_int, next => unsafe { recorded::rename((old_at, old), (new_at, new), next) };
+    [renameat2](old_at: c_int, old: Path, new_at: c_int, new: Path, flags: c_uint) -> c_int, next => unsafe { recorded::rename((old_at, old), (new_at, new), next) };
+    [link](old: Path, new: Path) -> c_int, next => unsafe { change(LINK, (AT_FDCWD, new), next) };
+    [linkat](old_at: c_int, old: Path, new_at: c_int, new: Path, flags: c_int) -> c_int, next => unsafe { change(LINK, (new_at, new), next) };
+    [symlink](target: Path, new: Path) -> c_int, next => unsafe { change(LINK, (AT_FDCWD, new), next) };
+    [symlinkat](target: Path, new_at: c_int, new: Path) -> c_int, next => unsafe { change(LINK, (new_at, new), next) };
+    [chmod](path: Path, mode: c_uint) -> c_int, next => unsafe { change(SET_ATTRIBUTES, (AT_FDCWD, path), next) };
+    [fchmod](fd: c_int, mode: c_uint) -> c_int, next => recorded::open_file(SET_ATTRIBUTES, (fd, 0, 0), next);
+    [fchmodat](at: c_int, path: Path, mode: c_uint, flags: c_int) -> c_int, next => unsafe { change(SET_ATTRIBUTES, (at, path), next) };
+    [chown, lchown](path: Path, uid: c_uint, gid: c_uint) -> c_int, next => unsafe { change(SET_ATTRIBUTES, (AT_FDCWD, path), next) };
+    [fchown](fd: c_int, uid: c_uint, gid: c_uint) -> c_int, next => recorded::open_file(SET_ATTRIBUTES, (fd, 0, 0), next);
+    [fchownat](at: c_int, path: Path, uid: c_uint, gid: c_uint, flags: c_int) -> c_int, next => unsafe { change(SET_ATTRIBUTES, (at, path), next) };
+    [utimensat](at: c_int, path: Path, times: Bytes, flags: c_int) -> c_int, next => unsafe { change(SET_ATTRIBUTES, (at, path), next) };
+    [futimens](fd: c_int, times: Bytes) -> c_int, next => recorded::open_file(SET_ATTRIBUTES, (fd, 0, 0), next);
+    [utime, utimes, lutimes](path: Path, times: Bytes) -> c_int, next => unsafe { change(SET_ATTRIBUTES, (AT_FDCWD, path), next) };
+    [setxattr, lsetxattr](path: Path, name: Path, value: Bytes, bytes: usize, flags: c_int) -> c_int, next => unsafe { change(SET_ATTRIBUTES, (AT_FDCWD, path), next) };
+    [fsetxattr](fd: c_int, name: Path, value: Bytes, bytes: usize, flags: c_int) -> c_int, next => recorded::open_file(SET_ATTRIBUTES, (fd, 0, 0), next);
+    [removexattr, lremovexattr](path: Path, name: Path) -> c_int, next => unsafe { change(SET_ATTRIBUTES, (AT_FDCWD, path), next) };
+    [getxattr, lgetxattr](path: Path, name: Path, into: Bytes, bytes: usize) -> isize, next => unsafe { recorded::named((STAT, 0), (AT_FDCWD, path), next, |result| *result as i64) };
+}

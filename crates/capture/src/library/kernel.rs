@@ -1,0 +1,241 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Kernel: the system calls and the variables of the C library that the library itself needs. None of the
+//! functions changes `errno`.
+
+use core::ffi::{CStr, c_char, c_int, c_long, c_uint, c_void};
+use core::sync::atomic::{AtomicU32, Ordering};
+
+/// Numbers of system calls; see `asm/unistd.h`.
+#[cfg(target_arch = "x86_64")]
+mod number {
+    pub const CLOSE: i64 = 3;
+    pub const LSEEK: i64 = 8;
+    pub const MMAP: i64 = 9;
+    pub const MADVISE: i64 = 28;
+    pub const MPROTECT: i64 = 10;
+    pub const NANOSLEEP: i64 = 35;
+    pub const GETPID: i64 = 39;
+    pub const GETCWD: i64 = 79;
+    pub const GETTID: i64 = 186;
+    pub const EXIT_GROUP: i64 = 231;
+    pub const OPENAT: i64 = 257;
+    pub const READLINKAT: i64 = 267;
+}
+
+/// Numbers of system calls; see `asm-generic/unistd.h`.
+#[cfg(target_arch = "aarch64")]
+mod number {
+    pub const CLOSE: i64 = 57;
+    pub const LSEEK: i64 = 62;
+    pub const MMAP: i64 = 222;
+    pub const MADVISE: i64 = 233;
+    pub const MPROTECT: i64 = 226;
+    pub const NANOSLEEP: i64 = 101;
+    pub const GETPID: i64 = 172;
+    pub const GETCWD: i64 = 17;
+    pub const GETTID: i64 = 178;
+    pub const EXIT_GROUP: i64 = 94;
+    pub const OPENAT: i64 = 56;
+    pub const READLINKAT: i64 = 78;
+}
+
+/// The working directory, in calls that take a directory.
+pub const AT_FDCWD: c_int = -100;
+
+const CLOCK_BOOTTIME: c_int = 7;
+const O_RDWR: i64 = 2;
+const O_CLOEXEC: i64 = 0o2_000_000;
+const SEEK_CUR: i64 = 1;
+const PROT_READ_WRITE: i64 = 3;
+const MAP_SHARED: i64 = 1;
+const MAP_PRIVATE_ANONYMOUS: i64 = 0x22;
+const MADV_WIPEONFORK: i64 = 18;
+
+#[repr(C)]
+#[derive(Default)]
+struct TimeSpec {
+    seconds: i64,
+    nanoseconds: i64,
+}
+
+unsafe extern "C" {
+    fn syscall(number: c_long, ...) -> c_long;
+    fn clock_gettime(clock: c_int, time: *mut TimeSpec) -> c_int;
+    fn __errno_location() -> *mut c_int;
+    fn getpagesize() -> c_int;
+    fn pthread_key_create(key: *mut c_uint, end: Option<extern "C" fn(*mut c_void)>) -> c_int;
+    fn pthread_getspecific(key: c_uint) -> *mut c_void;
+    fn pthread_setspecific(key: c_uint, value: *const c_void) -> c_int;
+    fn getenv(name: *const c_char) -> *const c_char;
+}
+
+/// The error number of the thread.
+pub fn error_number() -> c_int {
+    // SAFETY: the C library returns the place of this thread's error number.
+    unsafe { *__errno_location() }
+}
+
+/// Sets the error number of the thread.
+pub fn set_error_number(number: c_int) {
+    // SAFETY: the C library returns the place of this thread's error number.
+    unsafe { *__errno_location() = number }
+}
+
+/// Makes a system call; -1 for any error.
+///
+/// # Safety
+/// The arguments are valid for the call.
+unsafe fn call(number: i64, arguments: [i64; 6]) -> i64 {
+    let before = error_number();
+    let [first, second, third, fourth, fifth, sixth] = arguments;
+    // SAFETY: the caller's.
+    let result = unsafe { syscall(number, first, second, third, fourth, fifth, sixth) };
+    set_error_number(before);
+    result
+}
+
+/// Ends the process.
+pub fn exit(code: i64) -> ! {
+    loop {
+        // SAFETY: the call takes a number.
+        unsafe { call(number::EXIT_GROUP, [code, 0, 0, 0, 0, 0]) };
+    }
+}
+
+/// The time by the monotonic clock of `esker_base`, which goes on while the machine is suspended.
+pub fn now_ns() -> u64 {
+    let mut time = TimeSpec::default();
+    // SAFETY: the C library writes to `time`.
+    unsafe { clock_gettime(CLOCK_BOOTTIME, &raw mut time) };
+    (time.seconds as u64).wrapping_mul(1_000_000_000).wrapping_add(time.nanoseconds as u64)
+}
+
+/// The id of the process.
+pub fn process() -> u32 {
+    // SAFETY: the call has no arguments.
+    unsafe { call(number::GETPID, [0; 6]) as u32 }
+}
+
+/// The key of the ids of threads, and 1; 0 without one.
+static THREAD_KEY: AtomicU32 = AtomicU32::new(0);
+
+/// Lets threads remember their ids from now on.
+pub fn remember_threads() {
+    let mut key = 0;
+    // SAFETY: the C library writes to `key`, and calls nothing at the end of a thread.
+    if unsafe { pthread_key_create(&raw mut key, None) } == 0 {
+        THREAD_KEY.store(key + 1, Ordering::Relaxed);
+    }
+}
+
+/// The id of the thread, as it remembers it.
+pub fn thread() -> u32 {
+    let key = THREAD_KEY.load(Ordering::Relaxed).checked_sub(1);
+    // SAFETY: the key was made.
+    let known = key.map_or(0, |key| unsafe { pthread_getspecific(key) } as u32);
+    if known != 0 { known } else { forget_thread() }
+}
+
+/// Asks for the id of the thread again, which a forked child has a new one of; returns it.
+pub fn forget_thread() -> u32 {
+    // SAFETY: the call has no arguments.
+    let thread = unsafe { call(number::GETTID, [0; 6]) as u32 };
+    if let Some(key) = THREAD_KEY.load(Ordering::Relaxed).checked_sub(1) {
+        // SAFETY: the key was made, and the value is not used as an address.
+        unsafe { pthread_setspecific(key, thread as usize as *const c_void) };
+    }
+    thread
+}
+
+/// The position of an open file, if it has one.
+pub fn position(descriptor: c_int) -> Option<u64> {
+    // SAFETY: the call takes numbers.
+    let position = unsafe { call(number::LSEEK, [descriptor.into(), 0, SEEK_CUR, 0, 0, 0]) };
+    u64::try_from(position).ok()
+}
+
+/// Sleeps for a millisecond.
+pub fn sleep_a_millisecond() {
+    let time = TimeSpec { seconds: 0, nanoseconds: 1_000_000 };
+    // SAFETY: the kernel reads `time`.
+    unsafe { call(number::NANOSLEEP, [&raw const time as i64, 0, 0, 0, 0, 0]) };
+}
+
+/// The text of a symbolic link, as far as `into` has room.
+pub fn read_link<'a>(path: &CStr, into: &'a mut [u8]) -> Option<&'a [u8]> {
+    let arguments =
+        [AT_FDCWD.into(), path.as_ptr() as i64, into.as_mut_ptr() as i64, into.len() as i64, 0, 0];
+    // SAFETY: the kernel reads the path, and writes to `into` only.
+    let length = unsafe { call(number::READLINKAT, arguments) };
+    into.get(..usize::try_from(length).ok()?)
+}
+
+/// The working directory.
+pub fn working_directory(into: &mut [u8]) -> Option<&[u8]> {
+    let arguments = [into.as_mut_ptr() as i64, into.len() as i64, 0, 0, 0, 0];
+    // SAFETY: the kernel writes to `into` only.
+    let length = unsafe { call(number::GETCWD, arguments) };
+    // It counts the zero byte.
+    into.get(..usize::try_from(length - 1).ok()?).filter(|path| path.starts_with(b"/"))
+}
+
+/// Maps the file at `path`, to be shared with others, for the longest of `lengths` for which there are addresses.
+pub fn map_shared(path: *const u8, lengths: &[usize]) -> Option<(*mut u8, usize)> {
+    let arguments = [AT_FDCWD.into(), path as i64, O_RDWR | O_CLOEXEC, 0, 0, 0];
+    // SAFETY: the kernel reads the path, which ends in a zero byte.
+    let descriptor = unsafe { call(number::OPENAT, arguments) };
+    if descriptor < 0 {
+        return None;
+    }
+    let mapped = lengths.iter().find_map(|length| {
+        let arguments = [0, *length as i64, PROT_READ_WRITE, MAP_SHARED, descriptor, 0];
+        // SAFETY: the kernel chooses the address.
+        let address = unsafe { call(number::MMAP, arguments) };
+        (address != -1).then_some((address as *mut u8, *length))
+    });
+    // SAFETY: the descriptor is one that was just opened.
+    unsafe { call(number::CLOSE, [descriptor, 0, 0, 0, 0, 0]) };
+    mapped
+}
+
+/// Maps a page of zeros that is zero again in a forked child, but shared with one of `vfork`.
+pub fn map_page_wiped_by_fork() -> Option<*mut u32> {
+    const PAGE_BYTES: i64 = 4096;
+    let arguments = [0, PAGE_BYTES, PROT_READ_WRITE, MAP_PRIVATE_ANONYMOUS, -1, 0];
+    // SAFETY: the kernel chooses the address.
+    let address = unsafe { call(number::MMAP, arguments) };
+    if address == -1 {
+        return None;
+    }
+    // SAFETY: the page was just mapped.
+    let wiped = unsafe { call(number::MADVISE, [address, PAGE_BYTES, MADV_WIPEONFORK, 0, 0, 0]) };
+    (wiped == 0).then_some(address as *mut u32)
+}
+
+/// Lets the memory of `bytes` at `address` be written; false if the kernel refuses.
+pub fn make_writable(address: *mut c_void, bytes: usize) -> bool {
+    // SAFETY: the function has no arguments.
+    let page_bytes = unsafe { getpagesize() } as usize;
+    let from = address as usize / page_bytes * page_bytes;
+    let end = (address as usize + bytes).next_multiple_of(page_bytes);
+    let arguments = [from as i64, (end - from) as i64, PROT_READ_WRITE, 0, 0, 0];
+    // SAFETY: the memory stays readable.
+    unsafe { call(number::MPROTECT, arguments) == 0 }
+}
+
+/// The number in the variable `name` of the environment.
+pub fn number_in_environment(name: &CStr) -> Option<u32> {
+    // SAFETY: the C library reads the name.
+    let value = unsafe { getenv(name.as_ptr()) };
+    if value.is_null() {
+        return None;
+    }
+    // SAFETY: the C library returns a string.
+    let digits = unsafe { CStr::from_ptr(value) }.to_bytes();
+    let mut number: u32 = 0;
+    for digit in digits {
+        let digit = digit.checked_sub(b'0').filter(|digit| *digit < 10)?;
+        number = number.checked_mul(10)?.checked_add(digit.into())?;
+    }
+    (!digits.is_empty()).then_some(number)
+}

@@ -1,0 +1,254 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Recorded: makes the calls of hooks, and records them around it. None changes what the program sees, `errno`
+//! included.
+
+use core::ffi::{CStr, c_char, c_int};
+
+use super::call_slot::operation::{CREATE, OPEN, RENAME, RENAME_TARGET};
+use super::descriptors::{closing, directory_of, file_of, opened};
+use super::kernel::{self, AT_FDCWD};
+use super::log_writer::{BegunCall, LogWriter, logged_result};
+
+/// A position that is not known.
+const UNKNOWN_OFFSET: u64 = u64::MAX;
+
+/// The result of a C function, as a number.
+pub trait CallResult: Copy {
+    fn number(self) -> i64;
+}
+
+impl CallResult for c_int {
+    fn number(self) -> i64 {
+        self.into()
+    }
+}
+
+impl CallResult for isize {
+    fn number(self) -> i64 {
+        self as i64
+    }
+}
+
+impl CallResult for i64 {
+    fn number(self) -> i64 {
+        self
+    }
+}
+
+/// A range of a file as callers give it: those that are negative count as unknown.
+fn range(offset: i64, bytes: i64) -> (u64, u64) {
+    (u64::try_from(offset).unwrap_or(UNKNOWN_OFFSET), u64::try_from(bytes).unwrap_or(0))
+}
+
+/// Makes `call`, of `operation` on an open file, in the place that `place` says after it.
+fn on_open_file<R: CallResult>(
+    (operation, descriptor): (u32, c_int),
+    call: impl FnOnce() -> R,
+    place: impl FnOnce(i64) -> (u64, u64),
+) -> R {
+    let begun = LogWriter::get().and_then(|writer| {
+        let file = file_of(&writer, descriptor)?;
+        writer.begin(operation, file)
+    });
+    let Some(begun) = begun else { return call() };
+    let result = call();
+    let end_ns = kernel::now_ns();
+    let logged = logged_result(result.number());
+    begun.end_at(end_ns, logged, place(logged));
+    result
+}
+
+/// Makes `call`, which transfers `bytes` at the position of an open file.
+pub fn transfer<R: CallResult>(
+    operation: u32,
+    (descriptor, bytes): (c_int, usize),
+    call: impl FnOnce() -> R,
+) -> R {
+    on_open_file((operation, descriptor), call, |result| {
+        let end = kernel::position(descriptor).unwrap_or(UNKNOWN_OFFSET);
+        (end.wrapping_sub(result.max(0) as u64), bytes as u64)
+    })
+}
+
+/// Makes `call`, which transfers `bytes` at `offset`.
+pub fn transfer_at<R: CallResult>(
+    operation: u32,
+    (descriptor, bytes, offset): (c_int, usize, i64),
+    call: impl FnOnce() -> R,
+) -> R {
+    on_open_file((operation, descriptor), call, |_| range(offset, bytes as i64))
+}
+
+/// Makes `call`, which copies `bytes` from one file to another, each at a given offset or its position.
+pub fn copy<R: CallResult>(
+    operations: (u32, u32),
+    (from, from_offset): (c_int, Option<i64>),
+    (to, to_offset): (c_int, Option<i64>),
+    bytes: usize,
+    call: impl FnOnce() -> R,
+) -> R {
+    let writer = LogWriter::get();
+    let begin = |operation, descriptor| {
+        let file = file_of(&writer?, descriptor)?;
+        writer?.begin(operation, file)
+    };
+    let (read, written) = (begin(operations.0, from), begin(operations.1, to));
+    let result = call();
+    let end_ns = kernel::now_ns();
+    let logged = logged_result(result.number());
+    let end = |begun: Option<BegunCall>, descriptor, offset: Option<i64>| {
+        let Some(begun) = begun else { return };
+        let place = match offset {
+            Some(offset) => range(offset, bytes as i64),
+            None => {
+                let end = kernel::position(descriptor).unwrap_or(UNKNOWN_OFFSET);
+                (end.wrapping_sub(logged.max(0) as u64), bytes as u64)
+            }
+        };
+        begun.end_at(end_ns, logged, place);
+    };
+    end(read, from, from_offset);
+    end(written, to, to_offset);
+    result
+}
+
+/// Makes `call`, which returns the new position of an open file.
+pub fn seek(operation: u32, descriptor: c_int, call: impl FnOnce() -> i64) -> i64 {
+    on_open_file((operation, descriptor), call, |result| range(result.max(0), 0))
+}
+
+/// Makes `call`, of an open file, with the range that the caller gives.
+pub fn open_file<R: CallResult>(
+    operation: u32,
+    (descriptor, offset, bytes): (c_int, i64, i64),
+    call: impl FnOnce() -> R,
+) -> R {
+    on_open_file((operation, descriptor), call, |_| range(offset, bytes))
+}
+
+/// Makes `call`, which closes a descriptor.
+pub fn close(operation: u32, descriptor: c_int, call: impl FnOnce() -> c_int) -> c_int {
+    let begun = LogWriter::get().and_then(|writer| {
+        let file = closing(&writer, descriptor)?;
+        writer.begin(operation, file)
+    });
+    let Some(begun) = begun else { return call() };
+    let result = call();
+    let end_ns = kernel::now_ns();
+    begun.end_at(end_ns, logged_result(result.into()), (0, 0));
+    result
+}
+
+/// Makes `call`, which opens `path` and returns a descriptor.
+///
+/// # Safety
+/// `path` is null or points to a string.
+pub unsafe fn open(
+    (directory, path): (c_int, *const c_char),
+    makes: bool,
+    call: impl FnOnce() -> c_int,
+) -> c_int {
+    let writer = LogWriter::get();
+    let operation = if makes { CREATE } else { OPEN };
+    let begun = writer.and_then(|writer| writer.begin(operation, 0));
+    let descriptor = call();
+    if let (Some(writer), Some(begun)) = (writer, begun) {
+        let end_ns = kernel::now_ns();
+        let logged = logged_result(descriptor.into());
+        // SAFETY: the caller's.
+        let file = unsafe { put_path(&writer, directory, path) };
+        if descriptor >= 0 {
+            opened(&writer, descriptor, file);
+        }
+        begun.set_file(file);
+        begun.end_at(end_ns, logged, (0, 0));
+    }
+    descriptor
+}
+
+/// Records the call that opened a stream with `descriptor`, -1 if it failed.
+///
+/// # Safety
+/// `path` is null or points to a string.
+pub unsafe fn open_stream<S>(
+    (path, makes): (*const c_char, bool),
+    call: impl FnOnce() -> S,
+    descriptor_of: impl FnOnce(&S) -> c_int,
+) -> S {
+    let mut stream = None;
+    let opened = || descriptor_of(stream.insert(call()));
+    // SAFETY: the caller's.
+    unsafe { open((AT_FDCWD, path), makes, opened) };
+    match stream {
+        Some(stream) => stream,
+        None => kernel::exit(134),
+    }
+}
+
+/// Makes `call`, of the name `path`.
+///
+/// # Safety
+/// `path` is null or points to a string.
+pub unsafe fn named<R>(
+    (operation, offset): (u32, i64),
+    (directory, path): (c_int, *const c_char),
+    call: impl FnOnce() -> R,
+    number: impl FnOnce(&R) -> i64,
+) -> R {
+    let begun = LogWriter::get().and_then(|writer| {
+        // SAFETY: the caller's.
+        let file = unsafe { put_path(&writer, directory, path) };
+        (file != 0).then(|| writer.begin(operation, file)).flatten()
+    });
+    let Some(begun) = begun else { return call() };
+    let result = call();
+    let end_ns = kernel::now_ns();
+    begun.end_at(end_ns, logged_result(number(&result)), range(offset, 0));
+    result
+}
+
+/// Makes `call`, which renames the first name to the second.
+///
+/// # Safety
+/// The paths are null or point to strings.
+pub unsafe fn rename(
+    old: (c_int, *const c_char),
+    new: (c_int, *const c_char),
+    call: impl FnOnce() -> c_int,
+) -> c_int {
+    let begun = LogWriter::get().and_then(|writer| {
+        // SAFETY: the caller's.
+        let files = unsafe { [put_path(&writer, old.0, old.1), put_path(&writer, new.0, new.1)] };
+        let are_known = files.iter().all(|file| *file != 0);
+        let [old, new] = files;
+        are_known.then(|| writer.begin_two((RENAME, old), (RENAME_TARGET, new))).flatten()
+    });
+    let Some(begun) = begun else { return call() };
+    let result = call();
+    let end_ns = kernel::now_ns();
+    let logged = logged_result(result.into());
+    for call in begun {
+        call.end_at(end_ns, logged, (0, 0));
+    }
+    result
+}
+
+/// Puts the path at which a name leads from `directory`; 0 if it is unknown.
+///
+/// # Safety
+/// `path` is null or points to a string.
+unsafe fn put_path(writer: &LogWriter, directory: c_int, path: *const c_char) -> u64 {
+    if path.is_null() {
+        return 0;
+    }
+    // SAFETY: the caller's.
+    let path = unsafe { CStr::from_ptr(path) }.to_bytes();
+    if path.starts_with(b"/") {
+        return writer.put_text(0, path);
+    }
+    match directory_of(writer, directory) {
+        0 => 0,
+        start if path.is_empty() => start,
+        start => writer.put_text(start, path),
+    }
+}
