@@ -112,6 +112,7 @@ setup_test() {
     need_rust_component clippy cargo-clippy
     need required "tests what comparisons read from other programs" python3 python3
     need optional "shows the workbench's pages to tests" chromium chromium
+    need optional "traces programs whose recordings are compared" strace strace
     setup_mounts
     have_postgresql || apt_install postgresql || missing optional "Debian package postgresql (is measured by tests)"
     have_leveldb || apt_install g++ libleveldb-dev || missing optional "Debian package libleveldb-dev (is measured by tests)"

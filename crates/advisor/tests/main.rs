@@ -4,6 +4,7 @@
 mod advices;
 mod darshan_logs;
 mod feature_rate;
+mod joins;
 mod measurements;
 mod models;
 mod observations;
@@ -13,6 +14,7 @@ mod pages;
 mod paper;
 mod patterns;
 mod recorder_texts;
+mod recording_cost;
 mod recordings;
 mod recovery;
 mod replays;

@@ -43,8 +43,16 @@ fn logs_are_imported() {
     let said = esker.fails(3, nothing);
     assert!(said.contains("at or below /scratch; most are in ") && said.contains("/tmp/app ("));
     assert!(!esker.path("d.arrow").exists());
-    let said = esker.fails(12, ["advise", "import", "a.arrow", "-o", "d.arrow"]);
-    assert!(said.contains("a.arrow at byte 0: line 1: "), "{said}");
+    std::fs::write(esker.path("d.strace"), "no log\n").expect("written");
+    let said = esker.fails(12, ["advise", "import", "d.strace", "-o", "d.arrow"]);
+    assert!(said.contains("d.strace at byte 0: line 1: "), "{said}");
+    // The traces of two nodes become one.
+    let both = ["advise", "import", "a.arrow", "b.arrow", "-o", "both.arrow"];
+    let said = esker.ok(both);
+    assert!(said.contains(" of 6 ranks (6 read or write)"), "{said}");
+    esker.ok(["advise", "verify", "both.arrow"]);
+    let said = esker.fails(2, ["advise", "import", "a.strace", "a.strace", "-o", "d.arrow"]);
+    assert!(said.contains("import each"), "{said}");
 }
 
 /// Programs are traced as they run, and keep their output and their exit code.

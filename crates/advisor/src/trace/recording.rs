@@ -8,7 +8,7 @@
 //! beginnings; where threads began calls at the same time, the log has the order, and a record that would
 //! begin before the one ahead of it begins with that.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ffi::OsStr;
 use std::io::Write;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -18,6 +18,7 @@ use esker_capture::operation::{READ, WRITE};
 use esker_capture::{CallLog, RecordedCall, RecordedEvent};
 
 use super::file_selection::FileSelection;
+use super::rank_numbers::number_ranks;
 use super::{ImportSummary, TraceFile, TraceOperation, TraceOrigin, TraceRecord, TraceWriter};
 
 /// Directories whose real paths are remembered.
@@ -109,27 +110,9 @@ impl RecordedProcesses {
             }
             Ok(())
         })?;
-        found.number(&asked_ranks, [transferring, with_records]);
+        let asked = |process| asked_ranks.get(&process).copied();
+        found.ranks = number_ranks(asked, &transferring, &with_records);
         Ok(found)
-    }
-
-    /// Gives processes their ranks. The first one that has been given a rank and transfers bytes gets it;
-    /// programs that start others also have their variables.
-    fn number(&mut self, asked_ranks: &HashMap<u32, u32>, processes: [Vec<u32>; 2]) {
-        let mut taken = BTreeSet::new();
-        for process in processes.iter().flatten() {
-            let rank = asked_ranks.get(process).filter(|_| !self.ranks.contains_key(process));
-            if let Some(rank) = rank.filter(|rank| taken.insert(**rank)) {
-                self.ranks.insert(*process, *rank);
-            }
-        }
-        let mut next = taken.last().map_or(0, |rank| rank.saturating_add(1));
-        for process in &processes[1] {
-            self.ranks.entry(*process).or_insert_with(|| {
-                next += 1;
-                next - 1
-            });
-        }
     }
 }
 

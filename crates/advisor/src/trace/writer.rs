@@ -83,8 +83,15 @@ impl<W: Write> TraceWriter<W> {
     /// # Errors
     /// `TooLarge` for a path, or for paths in all, over the limits of a trace.
     pub fn file(&mut self, path: &[u8]) -> Result<TraceFile> {
-        let text = path_text(path);
-        if let Some(file) = self.files.get(&text) {
+        self.file_of_text(&path_text(path))
+    }
+
+    /// The file of the path whose text, as traces have it, is `text`; the same for the same text.
+    ///
+    /// # Errors
+    /// As [`TraceWriter::file`].
+    pub fn file_of_text(&mut self, text: &str) -> Result<TraceFile> {
+        if let Some(file) = self.files.get(text) {
             return Ok(*file);
         }
         let total = self.paths_bytes + text.len() as u64;
@@ -103,10 +110,10 @@ impl<W: Write> TraceWriter<W> {
         }
         let number = u32::try_from(self.files.len()).expect("paths are bounded in bytes");
         self.paths_bytes = total;
-        self.new_paths.push_str(&text);
+        self.new_paths.push_str(text);
         let end = i32::try_from(self.new_paths.len()).expect("new paths are bounded");
         self.new_ends.push(end);
-        self.files.insert(text, TraceFile(number));
+        self.files.insert(text.to_owned(), TraceFile(number));
         Ok(TraceFile(number))
     }
 

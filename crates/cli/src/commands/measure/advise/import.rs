@@ -12,7 +12,7 @@ use esker_advisor::features::STRIPE_BYTES_DEFAULT;
 use esker_advisor::trace::darshan::{DarshanLog, LOG_BYTES_MAX};
 use esker_advisor::trace::recorder::{RecorderImport, is_recorder_line};
 use esker_advisor::trace::strace::{StraceOptions, import_strace};
-use esker_advisor::trace::{ImportSummary, features};
+use esker_advisor::trace::{ImportSummary, features, join_traces};
 use esker_base::{Error, Kind, Result};
 use serde_json::json;
 
@@ -25,6 +25,9 @@ use crate::usage;
 /// The bytes of a Darshan log by which it is told from text.
 const DARSHAN_MAGIC: [u8; 8] = 6_567_223_u64.to_le_bytes();
 
+/// Begins a trace.
+const TRACE_MAGIC: &[u8] = b"ARROW1";
+
 /// Bytes of a log by which its source is found out: more than the first line.
 const SOURCE_BYTES: u64 = 1 << 16;
 
@@ -36,24 +39,29 @@ enum LogSource {
     Darshan,
     /// The directory that `recorder2text` wrote, or its file of one rank
     Recorder,
+    /// Traces, which become one
+    Traces,
 }
 
-/// Make a trace of the log of strace, Darshan or Recorder
+/// Make a trace of the log of strace, Darshan or Recorder, or of several traces
 ///
 /// strace: every call on files; reads and writes without an offset get the position that the kernel
 /// has. Darshan: the reads and writes of a job that ran with DXT_ENABLE_IO_TRACE=1. All logs of
 /// Darshan have counters, from which --features computes what a prediction needs. Recorder: the calls of
-/// POSIX and of streams in the text of `recorder2text`.
+/// POSIX and of streams in the text of `recorder2text`. Traces: those of the nodes of a job, for example, whose
+/// ranks keep their numbers.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
   esker advise import app.strace -o app.arrow --path /scratch
   esker advise import job.darshan --features job.json
   esker advise import job.darshan -o job.arrow
-  esker advise import recorder-trace/_text -o job.arrow")]
+  esker advise import recorder-trace/_text -o job.arrow
+  esker advise import node-*.arrow -o job.arrow")]
 pub struct AdviseImport {
-    /// The log; of Recorder, the directory `_text`
-    log: PathBuf,
+    /// The log; of Recorder, the directory `_text`. Several only if they are traces
+    #[arg(required = true)]
+    logs: Vec<PathBuf>,
     /// The trace
     #[arg(short, long, value_name = "FILE", required_unless_present = "features")]
     output: Option<PathBuf>,
@@ -63,7 +71,7 @@ pub struct AdviseImport {
     /// The tracer; found out from the log unless given
     #[arg(long, value_enum, value_name = "TRACER")]
     from: Option<LogSource>,
-    /// Only files at or below this path (not Darshan), / for all; several are allowed. Without it, files of
+    /// Only files at or below this path (strace and Recorder), / for all; several are allowed. Without it, files of
     /// the system and shared libraries are left out
     #[arg(long = "path", value_name = "PATH")]
     paths: Vec<OsString>,
@@ -74,9 +82,14 @@ impl AdviseImport {
     pub fn run(self, context: &CommandContext) -> Result<()> {
         let source = match self.from {
             Some(source) => source,
-            None => source_of(&self.log)?,
+            None => source_of(self.log())?,
         };
+        if source != LogSource::Traces && self.logs.len() > 1 {
+            usage::exit("several logs make no trace; import each, and then their traces");
+        }
         match source {
+            LogSource::Traces if self.paths.is_empty() => self.join_traces(context),
+            LogSource::Traces => usage::exit("--path is for logs of strace and Recorder"),
             LogSource::Strace => self.import_strace(context),
             LogSource::Darshan if self.paths.is_empty() => self.import_darshan(context),
             LogSource::Darshan => usage::exit("--path is for logs of strace and Recorder"),
@@ -84,9 +97,18 @@ impl AdviseImport {
         }
     }
 
+    fn log(&self) -> &Path {
+        &self.logs[0]
+    }
+
+    fn join_traces(&self, context: &CommandContext) -> Result<()> {
+        let traces = self.logs.iter().map(|log| open_trace(log)).collect::<Result<Vec<_>>>()?;
+        self.import_calls(context, "traces", |output| join_traces(&traces, "the trace", output))
+    }
+
     fn import_strace(&self, context: &CommandContext) -> Result<()> {
-        let input = BufReader::with_capacity(1 << 20, open(&self.log)?);
-        let object = self.log.display().to_string();
+        let input = BufReader::with_capacity(1 << 20, open(self.log())?);
+        let object = self.log().display().to_string();
         let options = StraceOptions { paths: self.selected_paths() };
         self.import_calls(context, "strace", |output| {
             import_strace(input, &object, output, &options)
@@ -94,8 +116,8 @@ impl AdviseImport {
     }
 
     fn import_recorder(&self, context: &CommandContext) -> Result<()> {
-        let (object, paths) = (self.log.display().to_string(), self.selected_paths());
-        let ranks = recorder_ranks(&self.log)?;
+        let (object, paths) = (self.log().display().to_string(), self.selected_paths());
+        let ranks = recorder_ranks(self.log())?;
         self.import_calls(context, "recorder", |output| {
             let mut import = RecorderImport::new(output, &object, &paths)?;
             for (rank, path) in &ranks {
@@ -120,7 +142,7 @@ impl AdviseImport {
             usage::exit("the features of a log of calls are those of its trace: give -o as well");
         };
         let calls = ImportedCalls {
-            log: self.log.display().to_string(),
+            log: self.log().display().to_string(),
             output,
             paths: &self.paths,
             features: self.features.as_deref(),
@@ -133,9 +155,9 @@ impl AdviseImport {
     }
 
     fn import_darshan(&self, context: &CommandContext) -> Result<()> {
-        let object = self.log.display().to_string();
+        let object = self.log().display().to_string();
         let mut bytes = Vec::new();
-        let mut file = open(&self.log)?.take(LOG_BYTES_MAX + 1);
+        let mut file = open(self.log())?.take(LOG_BYTES_MAX + 1);
         file.read_to_end(&mut bytes).map_err(|error| Error::io(error, object.clone()))?;
         if bytes.len() as u64 > LOG_BYTES_MAX {
             let what = format!("{object}: larger than {LOG_BYTES_MAX} bytes");
@@ -213,6 +235,9 @@ fn source_of(path: &Path) -> Result<LogSource> {
     let mut start = Vec::new();
     let read = open(path)?.take(SOURCE_BYTES).read_to_end(&mut start);
     read.map_err(|error| Error::io(error, path.display().to_string()))?;
+    if start.starts_with(TRACE_MAGIC) {
+        return Ok(LogSource::Traces);
+    }
     if start.get(8..16) == Some(&DARSHAN_MAGIC) {
         return Ok(LogSource::Darshan);
     }
