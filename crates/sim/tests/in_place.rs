@@ -50,16 +50,16 @@ pub(crate) struct KeptFile {
 }
 
 impl FileInPlace {
-    /// Its path in `reference`, if it is there and was not written otherwise.
+    /// Its path in `reference` without symbolic links, if it is there and was not written otherwise.
     fn path_in(&self, reference: &Reference) -> Option<Vec<u8>> {
         let is_same = |path: &Vec<u8>| {
             let found = reference.content(&TargetPath::of(path));
             found.is_ok_and(|content| Arc::ptr_eq(&content, &self.content))
         };
-        if is_same(&self.path) {
-            return Some(self.path.clone());
-        }
-        paths_of_files(reference).into_iter().find(is_same)
+        let mut paths = paths_of_files(reference);
+        paths.retain(is_same);
+        let is_known = paths.contains(&self.path);
+        if is_known { Some(self.path.clone()) } else { paths.into_iter().next() }
     }
 
     fn doubt(&self, path: &[u8]) -> Doubt {
