@@ -30,7 +30,7 @@ fn trace(epoch_ns: u64, calls: &[(u32, TraceOperation, &[u8], u64)]) -> Vec<u8> 
 fn joined(traces: &[Vec<u8>]) -> Vec<(u32, String, u64)> {
     let open = |bytes| TraceReader::open(bytes, "trace").expect("a trace");
     let readers: Vec<_> = traces.iter().map(|bytes| open(&bytes[..])).collect();
-    let (bytes, summary) = join_traces(&readers, "joined", Vec::new()).expect("traces");
+    let (bytes, summary) = join_traces(&readers, &[], Vec::new()).expect("traces");
     let (records, paths) = read(&bytes).expect("a trace");
     assert_eq!(summary.records, records.len() as u64);
     let of = |record: &TraceRecord| {
@@ -52,4 +52,16 @@ fn ranks_keep_their_numbers_and_times_their_distance() {
     // A trace of unknown beginning begins with the others.
     let unknown = trace(0, &[(0, Read, b"/a", 3)]);
     assert_eq!(joined(&[first, unknown])[3], (2, "/a".to_owned(), 3));
+}
+
+#[test]
+fn paths_select_records() {
+    use TraceOperation::{Open, Read};
+    let first = trace(0, &[(0, Open, b"/a/x", 1), (1, Read, b"/b", 2)]);
+    let reader = TraceReader::open(&first[..], "trace").expect("a trace");
+    let (bytes, summary) = join_traces(&[reader], &[b"/b".to_vec()], Vec::new()).expect("a trace");
+    let (records, paths) = read(&bytes).expect("a trace");
+    assert_eq!((records.len(), &*paths[records[0].file.0 as usize]), (1, "/b"));
+    assert_eq!((summary.ranks, summary.left_out), (1, 1));
+    assert_eq!(summary.left_out_directories, [("/a".to_owned(), 1)]);
 }

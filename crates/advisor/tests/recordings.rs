@@ -6,7 +6,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use esker_advisor::trace::recording::{RecordingSummary, import_recording};
+use esker_advisor::trace::recording::{RecordedFiles, RecordingSummary, import_recording};
 use esker_advisor::trace::strace::{StraceOptions, import_strace};
 use esker_advisor::trace::{TraceOperation, TraceRecord};
 use esker_base::clock::SystemClock;
@@ -81,8 +81,8 @@ fn record(dir: &Path, script: &str) -> (Calls, Vec<TraceRecord>, RecordingSummar
     assert!(status.success(), "{script}");
     let log = recorder.end().expect("a log");
     let selected = [dir.as_os_str().as_encoded_bytes().to_vec()];
-    let (trace, summary) =
-        import_recording(&log, "trace", Vec::new(), &selected).expect("a recording");
+    let files = RecordedFiles { paths: &selected, outputs: &[] };
+    let (trace, summary) = import_recording(&log, "trace", Vec::new(), files).expect("a recording");
     let (calls, records) = calls(dir, &trace);
     (calls, records, summary)
 }
@@ -174,11 +174,49 @@ fn streams_are_read_and_written_as_in_strace() {
             return remove("more");
         }"#;
     let (_temporary, dir) = directory();
-    let (source, built) = (dir.join("streams.c"), dir.join("streams"));
-    fs::write(&source, program).expect("written");
-    let compiled = Command::new("cc").arg("-o").arg(&built).arg(&source).status();
+    assert_same(&built(&dir, program).display().to_string());
+}
+
+/// The program `source`.
+fn built(dir: &Path, source: &str) -> std::path::PathBuf {
+    let (file, built) = (dir.join("source.c"), dir.join("built"));
+    fs::write(&file, source).expect("written");
+    let compiled =
+        Command::new("cc").args(["-w", "-o"]).arg(&built).arg(&file).arg("-ldl").status();
     assert!(compiled.expect("a compiler").success());
-    assert_same(&built.display().to_string());
+    built
+}
+
+/// Symptom: programs failed or crashed while they were recorded. Cause: the library read what they passed before the
+/// kernel had refused it, used 4 KiB of their stacks, and lost what `dlerror` returns. Fix: it reads names after
+/// the call, has the kernel write paths into the log, and seeks functions before `main`.
+#[test]
+fn programs_do_not_notice_that_they_are_recorded() {
+    let program = include_str!("data/unnoticed.c");
+    let (_temporary, at) = directory();
+    let built = built(&at, program).display().to_string();
+    let script = format!("{built} >output");
+    let (_alone, alone) = directory();
+    assert!(shell(&alone, &script).status().expect("a shell").success());
+    let (_recorded, dir) = directory();
+    let (found, _, summary) = record(&dir, &script);
+    let output = |dir: &Path| fs::read_to_string(dir.join("output")).expect("text");
+    assert_eq!(output(&dir), output(&alone));
+    // A file that cannot be named, and calls whose names are nowhere.
+    assert_eq!(summary.import.incomplete, 4);
+    let writes: Vec<_> = found["/data"]
+        .iter()
+        .filter(|call| call.0 == TraceOperation::Write && call.3 > 0)
+        .collect();
+    use TraceOperation::{Open, Read, Write};
+    assert_eq!(writes, [&(Write, 0, 6, 6), &(Write, 6, 5, 5), &(Write, 11, 8, 8)]);
+    assert!(
+        found["/data"].contains(&(Read, 3, 4, 4)) && found["/sent"].contains(&(Write, 0, 4, 4))
+    );
+    assert!(found["/tree/leaf"].contains(&(Open, 0, 0, 0)));
+    assert!(
+        found.iter().any(|(path, calls)| path.starts_with("/#") && calls[0] == (Write, 0, 7, 7))
+    );
 }
 
 #[test]

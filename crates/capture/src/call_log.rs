@@ -10,14 +10,14 @@ use esker_base::{Error, Result};
 
 use crate::library::call_slot::{
     CALL_BEGUN, CALL_RETURNED, CallSlot, FIRST_SLOT, LOST_AT, NEXT_AT, PROCESS, READY_AT,
-    SLOT_BYTES, STATE_MASK, TEXT, TEXT_BYTES_MAX, text_slots,
+    SLOT_BYTES, SLOTS_MAX, STATE_MASK, TEXT, TEXT_BYTES_MAX, text_slots,
 };
 
 /// Slots that are read at once: 1 MiB.
 const SLOTS_READ: u64 = 1 << 14;
 
 /// Longest path that directories may be put together to.
-const PATH_BYTES_MAX: usize = 1 << 16;
+const PATH_BYTES_MAX: usize = 4 * 4096;
 
 /// A call on a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,7 +83,9 @@ impl CallLog {
             read.map_err(|error| Error::io(error, object.clone()))?;
             Ok(u64::from_ne_bytes(bytes))
         };
-        let end = number(NEXT_AT)?.min(number(READY_AT)?);
+        let metadata = file.metadata().map_err(|error| Error::io(error, object.clone()))?;
+        let slots = (metadata.len() / SLOT_BYTES as u64).min(SLOTS_MAX);
+        let end = number(NEXT_AT)?.min(number(READY_AT)?).min(slots);
         let (epoch_ns, begin_ns, lost) = (number(8)?, number(16)?, number(LOST_AT)?);
         Ok(Self { file, object, end, epoch_ns, begin_ns, lost, failure })
     }
@@ -144,47 +146,54 @@ impl CallLog {
         Ok(())
     }
 
-    /// The path of a call or a process, which is absolute.
+    /// The path of a call or a process, which is absolute; `None` for one that was not written to its end, or is
+    /// longer than any path.
     ///
     /// # Errors
     /// `Corrupt` for a text that was overwritten.
-    pub fn path(&self, text: u64) -> Result<Vec<u8>> {
+    pub fn path(&self, text: u64) -> Result<Option<Vec<u8>>> {
         let (mut at, mut path) = (text, Vec::new());
         loop {
-            let (directory, mut part) = self.text(at)?;
+            let Some((directory, mut part)) = self.text(at)? else { return Ok(None) };
             if !path.is_empty() {
                 part.push(b'/');
                 part.extend_from_slice(&path);
             }
             path = part;
             if directory == 0 {
-                return Ok(path);
+                return Ok(Some(path));
             }
             // A text leads from an earlier one.
-            if directory >= at || path.len() > PATH_BYTES_MAX {
+            if directory >= at {
                 return Err(self.corrupt(at, "a path without a beginning"));
+            }
+            if path.len() > PATH_BYTES_MAX {
+                return Ok(None);
             }
             at = directory;
         }
     }
 
-    /// The text `number`, and the one of the directory from which it leads.
-    fn text(&self, number: u64) -> Result<(u64, Vec<u8>)> {
-        if !(FIRST_SLOT..self.end).contains(&number) {
+    /// The text `number`, and the one of the directory from which it leads; `None` if it was not written.
+    fn text(&self, number: u64) -> Result<Option<(u64, Vec<u8>)>> {
+        if number < FIRST_SLOT {
             return Err(self.corrupt(number, "no text"));
+        }
+        if number >= self.end {
+            return Ok(None);
         }
         let mut header = [0; SLOT_BYTES];
         self.read(&mut header, number)?;
         let slot = CallSlot::from_bytes(&header);
         let length = usize::try_from(slot.offset).ok().filter(|length| *length <= TEXT_BYTES_MAX);
-        let length = length.filter(|length| text_slots(*length) == slot.slots);
+        let length = length.filter(|length| text_slots(*length) <= slot.slots);
         let is_inside = number + u64::from(slot.slots) <= self.end;
         let Some(length) = length.filter(|_| slot.state == TEXT && is_inside) else {
             return Err(self.corrupt(number, "no text"));
         };
         let mut text = vec![0; length];
         self.read(&mut text, number + 1)?;
-        Ok((slot.file, text))
+        Ok((length > 0).then_some((slot.file, text)))
     }
 
     fn call(&self, slot: &CallSlot) -> RecordedCall {
@@ -243,6 +252,7 @@ mod tests {
             bytes.resize(bytes.len().next_multiple_of(SLOT_BYTES), 0);
         }
         let end = (bytes.len() / SLOT_BYTES) as u64;
+        // Programs have taken slots without room.
         for (at, number) in [(8, 1_000), (16, 50), (NEXT_AT, end + 3), (READY_AT, end)] {
             bytes[at..at + 8].copy_from_slice(&number.to_ne_bytes());
         }
@@ -287,10 +297,12 @@ mod tests {
         assert_eq!((first.begin_ns, first.file, log.epoch_ns()), (10, Some(71), 1_000));
         assert_eq!((second.operation, second.returned, second.file), (4, None, None));
         let path = ["/directory/", std::str::from_utf8(&long).expect("text"), "/name"].concat();
-        assert_eq!(log.path(71)?, path.as_bytes());
-        for wrong in [0, 63, 65, 73, 1_000, u64::MAX] {
+        assert_eq!(log.path(71)?, Some(path.into_bytes()));
+        for wrong in [0, 63, 65, 73] {
             assert_eq!(log.path(wrong).unwrap_err().kind(), Kind::Corrupt, "text {wrong}");
         }
+        // A process that went on after the end of the recording.
+        assert_eq!((log.path(1_000)?, log.path(u64::MAX)?), (None, None));
         Ok(())
     }
 
@@ -319,7 +331,7 @@ mod tests {
                 Ok(())
             });
             for text in texts {
-                if let Ok(path) = log.path(text) {
+                if let Ok(Some(path)) = log.path(text) {
                     assert!(path.len() <= PATH_BYTES_MAX + TEXT_BYTES_MAX + 1);
                 }
             }

@@ -5,19 +5,19 @@
 //! calls, since a write to a mapped file without room would end the program.
 
 use std::ffi::OsString;
-use std::fs::File;
+use std::fs::{File, Permissions};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use esker_base::{Clock, Error, Kind, Result};
 use esker_preload::{PreloadLibrary, preload_variable};
 use parking_lot::{Condvar, Mutex};
-use tempfile::TempDir;
+use tempfile::{Builder, TempDir};
 
 use crate::call_log::CallLog;
 use crate::library::call_slot::{
@@ -25,8 +25,19 @@ use crate::library::call_slot::{
 };
 use crate::library::{LIBRARY, settings};
 
-/// Slots that are made ready at once: 16 MiB.
+/// Slots that are made ready at once: 16 MiB. The first ones, too, so that a recording without room does not begin.
 const ROOM_SLOTS: u64 = 1 << 18;
+
+/// Makes a file that is too large (`RLIMIT_FSIZE`) an error for this thread, and not the end of the process.
+fn block_file_size_signal() {
+    // SAFETY: the set is initialized before it is used, and belongs to this thread.
+    unsafe {
+        let mut signals = std::mem::zeroed();
+        libc::sigemptyset(&raw mut signals);
+        libc::sigaddset(&raw mut signals, libc::SIGXFSZ);
+        libc::pthread_sigmask(libc::SIG_BLOCK, &raw const signals, std::ptr::null_mut());
+    }
+}
 
 /// Interval at which the recorder looks whether there is room.
 const ROOM_INTERVAL: Duration = Duration::from_millis(10);
@@ -52,7 +63,8 @@ struct LogRoom {
 }
 
 impl CallRecorder {
-    /// Begins a recording whose log is in a new directory of `parent`, at most 16 GiB large.
+    /// Begins a recording whose log is in a new directory of `parent`, at most 16 GiB large. Only the user can
+    /// read it; programs of other users are not recorded.
     ///
     /// # Errors
     /// `Unsupported` on machines for which there is no library, and if programs may load it from neither
@@ -60,7 +72,9 @@ impl CallRecorder {
     pub fn begin(parent: &Path, clock: &dyn Clock) -> Result<Self> {
         let shown = || parent.display().to_string();
         let parent = parent.canonicalize().map_err(|error| Error::io(error, shown()))?;
-        let directory = tempfile::Builder::new().prefix("esker-capture-").tempdir_in(&parent);
+        let private = Permissions::from_mode(0o700);
+        let directory =
+            Builder::new().prefix("esker-capture-").permissions(private).tempdir_in(&parent);
         let directory = directory.map_err(|error| Error::io(error, shown()))?;
         let path = directory.path().join("calls");
         let failed = |error| Error::io(error, path.display().to_string());
@@ -74,29 +88,37 @@ impl CallRecorder {
         set(16, clock.monotonic_ns());
         set(NEXT_AT, FIRST_SLOT);
         set(READY_AT, FIRST_SLOT);
-        file.write_all_at(&header, 0).map_err(failed)?;
         let encoded = settings::encode(path.as_os_str().as_bytes());
         let encoded = encoded.ok_or_else(|| Error::new(Kind::TooLarge, "the path is too long"))?;
         let temporary = std::env::temp_dir();
         let library = PreloadLibrary::write(
             (LIBRARY, "libesker_capture.so"),
             (&settings::MARK, &encoded),
-            &[directory.path(), &temporary],
+            &[&parent, &temporary],
         )?;
-        let room = LogRoom {
+        let room = Arc::new(LogRoom {
             file,
             path,
             is_ending: Mutex::new(false),
             ended: Condvar::new(),
             failure: Mutex::new(None),
-        };
-        room.make_ready(FIRST_SLOT + ROOM_SLOTS)?;
-        let room = Arc::new(room);
+        });
+        let (sender, receiver) = mpsc::channel();
         let keeper = room.clone();
         let thread = std::thread::Builder::new().name("esker-capture".into());
-        let thread = thread.spawn(move || keeper.keep());
+        let thread = thread.spawn(move || {
+            block_file_size_signal();
+            let begun = keeper.write(&header, 0).and_then(|()| keeper.extend(FIRST_SLOT));
+            let ready = begun.as_ref().ok().copied();
+            // The caller waits for it.
+            let _ = sender.send(begun.map(drop));
+            if let Some(ready) = ready {
+                keeper.keep(ready);
+            }
+        });
         let thread =
             thread.map_err(|error| Error::io(error, "start the thread that makes room"))?;
+        receiver.recv().expect("the thread sends")?;
         Ok(Self { room, thread: Some(thread), library, _directory: directory })
     }
 
@@ -148,17 +170,19 @@ impl LogRoom {
     }
 
     fn set_number(&self, at: usize, number: u64) -> Result<()> {
-        let bytes = number.to_ne_bytes();
-        self.file.write_all_at(&bytes, at as u64).map_err(|error| self.failed(error))
+        self.write(&number.to_ne_bytes(), at as u64)
+    }
+
+    fn write(&self, bytes: &[u8], at: u64) -> Result<()> {
+        self.file.write_all_at(bytes, at).map_err(|error| self.failed(error))
     }
 
     fn mark_ended(&self) -> Result<()> {
         self.set_number(ENDED_AT, 1)
     }
 
-    /// Makes room for all slots below `end`.
-    fn make_ready(&self, end: u64) -> Result<()> {
-        let ready = self.number(READY_AT)?;
+    /// Makes room for the slots from `ready` to `end`.
+    fn make_ready(&self, ready: u64, end: u64) -> Result<()> {
         let (from, bytes) = (ready * SLOT_BYTES as u64, (end - ready) * SLOT_BYTES as u64);
         let flags = rustix::fs::FallocateFlags::empty();
         match rustix::fs::fallocate(&self.file, flags, from, bytes) {
@@ -167,8 +191,7 @@ impl LogRoom {
                 let mut at = from;
                 while at < from + bytes {
                     let part = (from + bytes - at).min(zeros.len() as u64) as usize;
-                    let written = self.file.write_all_at(&zeros[..part], at);
-                    written.map_err(|error| self.failed(error))?;
+                    self.write(&zeros[..part], at)?;
                     at += part as u64;
                 }
             }
@@ -178,29 +201,34 @@ impl LogRoom {
     }
 
     /// Keeps room ready until the recording ends.
-    fn keep(&self) {
+    fn keep(&self, mut ready: u64) {
         let mut is_ending = self.is_ending.lock();
         while !*is_ending {
-            if let Err(error) = self.extend() {
-                *self.failure.lock() = Some(error);
-                // Nobody waits for room.
-                let _ = self.mark_ended();
-                return;
+            match self.extend(ready) {
+                Ok(extended) => ready = extended,
+                Err(error) => {
+                    *self.failure.lock() = Some(error);
+                    // Nobody waits for room.
+                    let _ = self.mark_ended();
+                    return;
+                }
             }
             self.ended.wait_for(&mut is_ending, ROOM_INTERVAL);
         }
     }
 
-    fn extend(&self) -> Result<()> {
-        let (next, mut ready) = (self.number(NEXT_AT)?, self.number(READY_AT)?);
+    /// Makes room after the slots below `ready`, if programs will soon need some; returns the first slot without.
+    fn extend(&self, mut ready: u64) -> Result<u64> {
+        let next = self.number(NEXT_AT)?;
         while next.saturating_add(ROOM_SLOTS / 2) > ready {
             if ready >= SLOTS_MAX {
                 let what = format!("the log has {SLOTS_MAX} slots, the most that it can have");
                 return Err(Error::new(Kind::TooLarge, what));
             }
-            ready = (ready + ROOM_SLOTS).min(SLOTS_MAX);
-            self.make_ready(ready)?;
+            let end = (ready + ROOM_SLOTS).min(SLOTS_MAX);
+            self.make_ready(ready, end)?;
+            ready = end;
         }
-        Ok(())
+        Ok(ready)
     }
 }

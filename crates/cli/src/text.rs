@@ -136,12 +136,13 @@ pub fn count(number: u64) -> String {
     text
 }
 
-/// A number and its noun, in the plural (`s`, or `ies` for `y`) unless the number is 1.
+/// A number and its noun, in the plural (`s`, `es` after `s`, or `ies` for `y`) unless the number is 1.
 pub fn counted(number: u64, noun: &str) -> String {
     let number_text = count(number);
     match noun.strip_suffix('y') {
         _ if number == 1 => format!("{number_text} {noun}"),
         Some(stem) => format!("{number_text} {stem}ies"),
+        None if noun.ends_with('s') => format!("{number_text} {noun}es"),
         None => format!("{number_text} {noun}s"),
     }
 }

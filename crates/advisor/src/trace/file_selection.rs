@@ -3,7 +3,8 @@
 //! directories of the others.
 //!
 //! Without paths, an import leaves out objects that are not in a directory, such as pipes and
-//! sockets, and files that a program needs to start: those of the system and shared libraries.
+//! sockets, and files that a program needs to start: those of the system, of programs that start ranks, and shared
+//! libraries.
 //! Advice on storage is not about them. Source: the default exclusions of Darshan
 //! (`darshan_path_exclusions`), without `/var` and `/opt`, where services and applications keep
 //! data.
@@ -43,7 +44,7 @@ impl<'a> FileSelection<'a> {
             rest.is_some_and(|rest| rest.is_empty() || rest[0] == b'/' || above.ends_with(b"/"))
         };
         let is_taken = match self.paths.is_empty() {
-            true => is_file_path(path) && !is_system_file(path),
+            true => is_file_path(path) && !is_system_file(path) && !is_launcher_file(path),
             false => self.paths.iter().any(is_below),
         };
         if !is_taken && is_file_path(path) {
@@ -80,6 +81,17 @@ pub fn is_file_path(path: &[u8]) -> bool {
     !is_nowhere && !path.starts_with(b"anon_inode:")
 }
 
+/// Beginnings of names of the directories in which Open MPI, PRRTE and PMIx keep files of a job.
+const LAUNCHER_DIRECTORIES: [&[u8]; 4] = [b"ompi.", b"prte.", b"pmix.", b"pmix-"];
+
+/// True for files of programs that start ranks.
+fn is_launcher_file(path: &[u8]) -> bool {
+    let directories =
+        path.iter().rposition(|byte| *byte == b'/').map_or(&b""[..], |end| &path[..end]);
+    let is_known = |part: &[u8]| LAUNCHER_DIRECTORIES.iter().any(|known| part.starts_with(known));
+    path.starts_with(b"/tmp/") && directories.split(|byte| *byte == b'/').any(is_known)
+}
+
 /// True for files of the system and shared libraries (`libm.so.6`).
 fn is_system_file(path: &[u8]) -> bool {
     let name = path.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
@@ -106,11 +118,20 @@ mod tests {
         {
             assert!(!found.takes(path), "{}", String::from_utf8_lossy(path));
         }
+        assert!(
+            !found.takes(b"/tmp/ompi.node.0/pid.7/contact.txt") && found.takes(b"/tmp/ompi.txt")
+        );
         for path in [&b"pipe:[5]"[..], b"anon_inode:[eventpoll]", b"socket:[7]"] {
             assert!(!found.takes(path));
         }
-        assert_eq!(found.left_out(), 5);
-        let named = [("/usr/lib", 2), ("/etc", 1), ("/h", 1), ("/home/x", 1)];
+        assert_eq!(found.left_out(), 6);
+        let named = [
+            ("/usr/lib", 2),
+            ("/etc", 1),
+            ("/h", 1),
+            ("/home/x", 1),
+            ("/tmp/ompi.node.0/pid.7", 1),
+        ];
         assert_eq!(found.directories(), named.map(|(path, calls)| (path.to_owned(), calls)));
     }
 

@@ -4,6 +4,9 @@
 use std::collections::{BTreeSet, HashMap};
 use std::hash::Hash;
 
+/// Numbers of ranks that a job can have; others are not asked for.
+const RANKS_MAX: u32 = 1 << 31;
+
 /// Gives each of `all` its number: the one that it asks for, if it is the first to do so, and else one after all
 /// that were asked for. Those that transfer bytes come first: programs that start ranks ask for the same numbers.
 pub fn number_ranks<K: Copy + Eq + Hash>(
@@ -14,15 +17,16 @@ pub fn number_ranks<K: Copy + Eq + Hash>(
     let (mut numbers, mut taken) = (HashMap::new(), BTreeSet::new());
     for key in transferring.iter().chain(all) {
         if !numbers.contains_key(key)
-            && let Some(number) = asked(*key).filter(|number| taken.insert(*number))
+            && let Some(number) = asked(*key).filter(|number| *number < RANKS_MAX)
+            && taken.insert(number)
         {
             numbers.insert(*key, number);
         }
     }
-    let mut next = taken.last().map_or(0, |last: &u32| last.saturating_add(1));
+    let mut next = taken.last().map_or(0, |last| last + 1);
     for key in all {
         numbers.entry(*key).or_insert_with(|| {
-            next = next.saturating_add(1);
+            next += 1;
             next - 1
         });
     }

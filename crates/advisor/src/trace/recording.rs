@@ -14,7 +14,7 @@ use std::io::Write;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
 use esker_base::Result;
-use esker_capture::operation::{READ, WRITE};
+use esker_capture::operation::{MAP, READ, WRITE};
 use esker_capture::{CallLog, RecordedCall, RecordedEvent};
 
 use super::file_selection::FileSelection;
@@ -22,7 +22,13 @@ use super::rank_numbers::number_ranks;
 use super::{ImportSummary, TraceFile, TraceOperation, TraceOrigin, TraceRecord, TraceWriter};
 
 /// Directories whose real paths are remembered.
-const DIRECTORIES_MAX: usize = 1 << 16;
+const DIRECTORIES_MAX: usize = 1 << 13;
+
+/// Paths of files that are not taken that are remembered.
+const REFUSED_MAX: usize = 1 << 13;
+
+/// Longest path whose links are followed, as in Linux.
+const PATH_BYTES_LINKS: usize = 4096;
 
 /// The counts of an import of a recording.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -34,9 +40,20 @@ pub struct RecordingSummary {
     pub without_streams: u64,
     /// All processes.
     pub processes: u64,
+    /// Files that were mapped into memory, where no accesses to them are recorded.
+    pub mapped_files: u64,
 }
 
-/// Writes the trace of `log`, of the files at and below `paths`, to `output`; errors name the trace `object`.
+/// The files of a log that become a trace.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct RecordedFiles<'a> {
+    /// Those at and below these paths; without any, all but those of the system and those of `outputs`.
+    pub paths: &'a [Vec<u8>],
+    /// Files that the program has for its output, as a batch system gives it: its messages go there.
+    pub outputs: &'a [Vec<u8>],
+}
+
+/// Writes the trace of `files` of `log` to `output`; errors name the trace `object`.
 ///
 /// # Errors
 /// `Corrupt` for a log that a program has overwritten; `TooLarge` for more paths than a trace holds; as the
@@ -45,15 +62,16 @@ pub fn import_recording<W: Write>(
     log: &CallLog,
     object: &str,
     output: W,
-    paths: &[Vec<u8>],
+    files: RecordedFiles<'_>,
 ) -> Result<(W, RecordingSummary)> {
-    let processes = RecordedProcesses::find(log, paths)?;
+    let processes = RecordedProcesses::find(log, files)?;
     let program = processes.program.as_deref().map_or_else(|| object.to_owned(), super::path_text);
     let origin = TraceOrigin { program, source: "recording".into(), epoch_ns: log.epoch_ns() };
     let mut import = RecordingImport {
         writer: TraceWriter::new(output, object, origin)?,
-        files: SelectedFiles::new(paths),
+        files: SelectedFiles::new(files),
         ranks: BTreeMap::new(),
+        mapped: HashSet::new(),
         incomplete: 0,
     };
     log.visit(|event| match event {
@@ -74,9 +92,9 @@ struct RecordedProcesses {
 }
 
 impl RecordedProcesses {
-    fn find(log: &CallLog, paths: &[Vec<u8>]) -> Result<Self> {
+    fn find(log: &CallLog, files: RecordedFiles<'_>) -> Result<Self> {
         let mut found = Self::default();
-        let mut files = SelectedFiles::new(paths);
+        let mut files = SelectedFiles::new(files);
         let mut asked_ranks: HashMap<u32, u32> = HashMap::new();
         let (mut with_records, mut transferring) = (Vec::new(), Vec::new());
         let (mut known, mut known_to_transfer) = (HashSet::new(), HashSet::new());
@@ -89,11 +107,13 @@ impl RecordedProcesses {
                         asked_ranks.insert(process.process, rank);
                     }
                     if let Some(text) = process.program.filter(|_| found.program.is_none()) {
-                        found.program = Some(log.path(text)?);
+                        found.program = log.path(text)?;
                     }
                 }
                 RecordedEvent::Call(call) => {
-                    let Some(text) = call.file else { return Ok(()) };
+                    let Some(text) = call.file.filter(|_| call.operation != MAP) else {
+                        return Ok(());
+                    };
                     let place = (log, text, call.operation);
                     if files.take(place, |_| Ok(TraceFile(0)))?.is_none() {
                         return Ok(());
@@ -118,17 +138,22 @@ impl RecordedProcesses {
 
 /// The files of a log that an import takes.
 struct SelectedFiles<'a> {
+    files: RecordedFiles<'a>,
     selection: FileSelection<'a>,
     /// Those taken so far, by their text in the log.
     taken: HashMap<u64, TraceFile>,
+    /// Paths of others, so that calls on them are counted; all go when there are many.
+    refused: HashMap<u64, Vec<u8>>,
     real_paths: RealPaths,
 }
 
 impl<'a> SelectedFiles<'a> {
-    fn new(paths: &'a [Vec<u8>]) -> Self {
+    fn new(files: RecordedFiles<'a>) -> Self {
         Self {
-            selection: FileSelection::new(paths),
+            files,
+            selection: FileSelection::new(files.paths),
             taken: HashMap::new(),
+            refused: HashMap::new(),
             real_paths: RealPaths::default(),
         }
     }
@@ -143,8 +168,20 @@ impl<'a> SelectedFiles<'a> {
         if let Some(file) = self.taken.get(&text) {
             return Ok(Some(*file));
         }
-        let path = self.real_paths.of(&log.path(text)?, follows_links(operation));
-        if !self.selection.takes(&path) {
+        if let Some(path) = self.refused.get(&text) {
+            self.selection.takes(path);
+            return Ok(None);
+        }
+        let Some(path) = log.path(text)? else { return Ok(None) };
+        let path = self.real_paths.of(&path, follows_links(operation));
+        let is_output = self.files.paths.is_empty() && self.files.outputs.contains(&path);
+        if is_output || !self.selection.takes(&path) {
+            if self.refused.len() == REFUSED_MAX {
+                self.refused.clear();
+            }
+            if !is_output {
+                self.refused.insert(text, path);
+            }
             return Ok(None);
         }
         let file = file(&path)?;
@@ -158,6 +195,7 @@ struct RecordingImport<'a, W: Write> {
     writer: TraceWriter<W>,
     files: SelectedFiles<'a>,
     ranks: BTreeMap<u32, RankProgress>,
+    mapped: HashSet<TraceFile>,
     incomplete: u64,
 }
 
@@ -182,23 +220,39 @@ impl<W: Write> RecordingImport<'_, W> {
         let writer = &mut self.writer;
         let place = (log, text, call.operation);
         let Some(file) = self.files.take(place, |path| writer.file(path))? else { return Ok(()) };
+        if call.operation == MAP {
+            self.mapped.insert(file);
+            return Ok(());
+        }
         let operation = u8::try_from(call.operation).ok().and_then(TraceOperation::of_number);
-        let end = call.offset.and_then(|offset| offset.checked_add(call.bytes));
-        let is_possible = end.is_some_and(|end| i64::try_from(end).is_ok());
-        let returned = call.returned.filter(|_| is_possible);
-        let (Some(operation), Some((end_ns, result))) = (operation, returned) else {
+        let rank = processes.ranks.get(&call.process);
+        let (Some(operation), Some((end_ns, result)), Some(rank)) =
+            (operation, call.returned, rank.copied())
+        else {
             self.incomplete += 1;
             return Ok(());
         };
-        let rank = processes.ranks[&call.process];
+        // A copy to the end asks for more than any file has, and a failed call may ask for anything.
+        let offset = call.offset.filter(|offset| i64::try_from(*offset).is_ok());
+        let fits = |bytes: &u64| {
+            let end = offset.unwrap_or(0).checked_add(*bytes);
+            end.is_some_and(|end| i64::try_from(end).is_ok())
+        };
+        let moved = u64::try_from(result).unwrap_or(0);
+        let bytes = Some(call.bytes).filter(fits).or(Some(moved).filter(fits));
+        let position = if result < 0 { Some(offset.unwrap_or(0)) } else { offset };
+        let Some((offset, bytes)) = position.zip(bytes) else {
+            self.incomplete += 1;
+            return Ok(());
+        };
         let progress = self.ranks.entry(rank).or_default();
         progress.begin_ns = progress.begin_ns.max(call.begin_ns);
         let record = TraceRecord {
             process: call.process,
             thread: call.thread,
             file,
-            offset: call.offset.unwrap_or(0),
-            bytes: call.bytes,
+            offset,
+            bytes,
             begin_ns: progress.begin_ns,
             end_ns: end_ns.max(progress.begin_ns),
             result,
@@ -218,7 +272,8 @@ impl<W: Write> RecordingImport<'_, W> {
             incomplete: self.incomplete,
         };
         let RecordedProcesses { count, without_streams, .. } = *processes;
-        let summary = RecordingSummary { import, without_streams, processes: count };
+        let mapped_files = self.mapped.len() as u64;
+        let summary = RecordingSummary { import, without_streams, processes: count, mapped_files };
         Ok((self.writer.finish()?, summary))
     }
 }
@@ -261,6 +316,9 @@ impl RealPaths {
     fn of_directory(&mut self, path: &[u8]) -> Vec<u8> {
         if path.is_empty() {
             return Vec::new();
+        }
+        if path.len() > PATH_BYTES_LINKS {
+            return path.to_owned();
         }
         if let Some(real) = self.0.get(path) {
             return real.clone();

@@ -87,10 +87,12 @@ pub mod operation {
     pub const LINK: u32 = 15;
     /// Changes the attributes of a file.
     pub const SET_ATTRIBUTES: u32 = 16;
+    /// Maps a file into memory, where accesses to it are not recorded.
+    pub const MAP: u32 = 64;
 }
 
 /// A slot. Of a text, `offset` is the number of bytes once all are written, `slots` that of its slots, its
-/// own included, and `file` the text of the directory from which it leads, or 0. Of a process, `file` is the text of its program, `offset` its rank and 1, or 0 without one,
+/// own included or more, and `file` the text of the directory from which it leads, or 0. Of a process, `file` is the text of its program, `offset` its rank and 1, or 0 without one,
 /// and `bytes` is 1 if the calls of its streams are recorded.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]

@@ -9,11 +9,15 @@
 use core::ffi::{CStr, c_int};
 use core::sync::atomic::{AtomicU64, Ordering};
 
+use super::call_slot::TEXT_BYTES_MAX;
 use super::kernel::{self, AT_FDCWD};
 use super::log_writer::LogWriter;
 
 /// Descriptors with entries; the paths of others are asked for with each call.
 const ENTRIES: usize = 1 << 16;
+
+/// Paths up to this size need no more of the log than their own bytes.
+const SHORT_BYTES: usize = 256;
 
 const UNKNOWN: u64 = 0;
 /// A pipe, a socket, or anything else that is no file.
@@ -23,6 +27,9 @@ static FILES: [AtomicU64; ENTRIES] = [const { AtomicU64::new(UNKNOWN) }; ENTRIES
 
 /// The text of the working directory, until the program changes it.
 static WORKING_DIRECTORY: AtomicU64 = AtomicU64::new(UNKNOWN);
+
+/// Walks of directories that are under way.
+static WALKS: AtomicU64 = AtomicU64::new(0);
 
 fn entry(descriptor: c_int) -> Option<&'static AtomicU64> {
     FILES.get(usize::try_from(descriptor).ok()?)
@@ -35,11 +42,7 @@ pub fn file_of(writer: &LogWriter, descriptor: c_int) -> Option<u64> {
     if known != UNKNOWN {
         return (known != NO_FILE).then_some(known);
     }
-    let mut buffer = [0; 4096];
-    let file = match path_of(descriptor, &mut buffer) {
-        Some(path) => writer.put_text(0, path),
-        None => NO_FILE,
-    };
+    let file = put_path_of(writer, descriptor);
     if let Some(entry) = entry.filter(|_| writer.owns_memory()) {
         entry.store(file, Ordering::Relaxed);
     }
@@ -52,16 +55,28 @@ pub fn directory_of(writer: &LogWriter, descriptor: c_int) -> u64 {
         return file_of(writer, descriptor).unwrap_or(UNKNOWN);
     }
     let known = WORKING_DIRECTORY.load(Ordering::Relaxed);
-    if known != UNKNOWN {
+    let moves = WALKS.load(Ordering::Relaxed) != 0;
+    if known != UNKNOWN && !moves {
         return known;
     }
-    let mut buffer = [0; 4096];
-    let path = kernel::working_directory(&mut buffer);
-    let text = path.map_or(UNKNOWN, |path| writer.put_text(0, path));
-    if writer.owns_memory() {
+    let mut short = [0; SHORT_BYTES];
+    let text = match kernel::working_directory(&mut short) {
+        Some(length) => writer.put_text(0, &short[..length]),
+        None => writer.put_text_with(0, TEXT_BYTES_MAX, kernel::working_directory),
+    };
+    if !moves && writer.owns_memory() {
         WORKING_DIRECTORY.store(text, Ordering::Relaxed);
     }
     text
+}
+
+/// Makes `walk`, in which the C library itself may change the working directory.
+pub fn walk<R>(walk: impl FnOnce() -> R) -> R {
+    WALKS.fetch_add(1, Ordering::Relaxed);
+    let result = walk();
+    WALKS.fetch_sub(1, Ordering::Relaxed);
+    WORKING_DIRECTORY.store(UNKNOWN, Ordering::Relaxed);
+    result
 }
 
 /// Forgets the working directory, which the program has changed.
@@ -101,19 +116,34 @@ pub fn forget_range(writer: &LogWriter, first: u32, last: u32) {
     }
 }
 
-/// The absolute path of `descriptor`, without a symbolic link; `None` if it is no file of a directory.
-fn path_of(descriptor: c_int, into: &mut [u8; 4096]) -> Option<&[u8]> {
+/// Puts the absolute path of `descriptor`; [`NO_FILE`] if it is no file of a directory.
+fn put_path_of(writer: &LogWriter, descriptor: c_int) -> u64 {
     const PREFIX: &[u8] = b"/proc/self/fd/";
     let mut link = [0; PREFIX.len() + 11];
     link[..PREFIX.len()].copy_from_slice(PREFIX);
-    let mut rest = u32::try_from(descriptor).ok()?;
+    let Ok(mut rest) = u32::try_from(descriptor) else { return NO_FILE };
     let digits = rest.checked_ilog10().unwrap_or(0) as usize + 1;
     for digit in link[PREFIX.len()..PREFIX.len() + digits].iter_mut().rev() {
         *digit = b'0' + (rest % 10) as u8;
         rest /= 10;
     }
-    let link = CStr::from_bytes_until_nul(&link).ok()?;
-    let path = kernel::read_link(link, into)?;
-    let path = path.strip_suffix(b" (deleted)").unwrap_or(path);
-    (path.starts_with(b"/") && !path.starts_with(b"/memfd:")).then_some(path)
+    let Ok(link) = CStr::from_bytes_until_nul(&link) else { return NO_FILE };
+    let mut short = [0; SHORT_BYTES];
+    let Some(length) = kernel::read_link(link, &mut short) else { return NO_FILE };
+    let path = &short[..length];
+    if !path.starts_with(b"/") || path.starts_with(b"/memfd:") {
+        return NO_FILE;
+    }
+    if length < SHORT_BYTES {
+        return writer.put_text(0, existing(path));
+    }
+    writer.put_text_with(0, TEXT_BYTES_MAX, |into| {
+        let length = kernel::read_link(link, into)?;
+        Some(existing(&into[..length]).len())
+    })
+}
+
+/// The path without the words by which the kernel marks files that were removed.
+fn existing(path: &[u8]) -> &[u8] {
+    path.strip_suffix(b" (deleted)").unwrap_or(path)
 }

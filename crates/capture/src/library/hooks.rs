@@ -5,10 +5,10 @@
 use core::ffi::{c_char, c_int, c_uint, c_void};
 
 use super::call_slot::operation::{
-    CLOSE, LINK, LIST, MAKE_DIRECTORY, READ, REMOVE_DIRECTORY, SEEK, SET_ATTRIBUTES, STAT, SYNC,
-    TRUNCATE, UNLINK, WRITE,
+    CLOSE, LINK, LIST, MAKE_DIRECTORY, MAP, READ, REMOVE_DIRECTORY, SEEK, SET_ATTRIBUTES, STAT,
+    SYNC, TRUNCATE, UNLINK, WRITE,
 };
-use super::descriptors::{forget, forget_range, forget_working_directory};
+use super::descriptors::{forget, forget_range, forget_working_directory, walk};
 use super::kernel::AT_FDCWD;
 use super::log_writer::LogWriter;
 use super::next_function::{NextFunction, Unimplemented};
@@ -16,6 +16,10 @@ use super::recorded;
 use super::streams::{self, Stream};
 
 const O_CREAT: c_int = 0o100;
+/// The bit of `O_TMPFILE` beside that of `O_DIRECTORY`.
+const O_TMPFILE: c_int = 0o20_000_000;
+const F_DUPFD: c_int = 0;
+const F_DUPFD_CLOEXEC: c_int = 1030;
 const AT_REMOVEDIR: c_int = 0x200;
 
 type Path = *const c_char;
@@ -32,12 +36,12 @@ pub struct Buffer {
     bytes: usize,
 }
 
-/// The bytes of all buffers of a transfer.
+/// The bytes of all buffers of a transfer with this result: none of one that failed, whose buffers may be nowhere.
 ///
 /// # Safety
-/// There are `count` buffers.
-unsafe fn total(buffers: *const Buffer, count: c_int) -> usize {
-    let count = usize::try_from(count).unwrap_or(0);
+/// There are `count` buffers if the transfer succeeded.
+unsafe fn total(result: i64, buffers: *const Buffer, count: c_int) -> usize {
+    let count = if result < 0 { 0 } else { usize::try_from(count).unwrap_or(0) };
     let bytes = |index| {
         // SAFETY: the caller's.
         unsafe { (*buffers.add(index)).bytes }
@@ -45,13 +49,10 @@ unsafe fn total(buffers: *const Buffer, count: c_int) -> usize {
     (0..count).map(bytes).fold(0, usize::saturating_add)
 }
 
-/// The offset that a caller of a copy gives.
-///
-/// # Safety
-/// `offset` is null or points to an offset.
-unsafe fn given(offset: *const i64) -> Option<i64> {
-    // SAFETY: the caller's.
-    (!offset.is_null()).then(|| unsafe { offset.read() })
+/// Whether an open may make the file, and whether the file has a name.
+fn made(flags: c_int) -> (bool, bool) {
+    let is_unnamed = flags & O_TMPFILE != 0;
+    (flags & O_CREAT != 0 || is_unnamed, !is_unnamed)
 }
 
 fn number(result: &c_int) -> i64 {
@@ -87,11 +88,51 @@ unsafe fn stream_opened(path: Path, mode: Path, call: impl FnOnce() -> Stream) -
     unsafe { recorded::open_stream((path, makes), call, |stream| streams::descriptor(*stream)) }
 }
 
-/// The descriptor `new` is closed by a call that gives it another file.
-fn replaced(new: c_int) {
-    if let Some(writer) = LogWriter::get() {
-        forget(&writer, new);
+/// Makes `call`, which gives the descriptor `new` another file.
+fn replaced(new: c_int, call: impl FnOnce() -> c_int) -> c_int {
+    let forget_new = || {
+        if let Some(writer) = LogWriter::get() {
+            forget(&writer, new);
+        }
+    };
+    // Another thread may use it in the meantime.
+    forget_new();
+    let result = call();
+    forget_new();
+    result
+}
+
+/// A descriptor that a call has returned: what was known of its number is no longer true, if the C library itself
+/// has closed it.
+fn new_descriptor(descriptor: c_int) -> c_int {
+    if let Some(writer) = LogWriter::get().filter(|_| descriptor >= 0) {
+        forget(&writer, descriptor);
     }
+    descriptor
+}
+
+/// Makes `call`, which closes a stream that is no file.
+///
+/// # Safety
+/// `stream` is null or a stream.
+unsafe fn pipe_closed(stream: Stream, call: impl FnOnce() -> c_int) -> c_int {
+    // SAFETY: the caller's.
+    let descriptor = unsafe { streams::descriptor(stream) };
+    let result = call();
+    new_descriptor(descriptor);
+    result
+}
+
+/// Makes `call`, which closes a directory.
+///
+/// # Safety
+/// `directory` is null or a directory.
+unsafe fn directory_closed(directory: Stream, call: impl FnOnce() -> c_int) -> c_int {
+    if directory.is_null() {
+        return call();
+    }
+    // SAFETY: the caller's.
+    recorded::close(CLOSE, unsafe { dirfd(directory) }, call)
 }
 
 fn range_closed(first: c_uint, last: c_uint) {
@@ -112,6 +153,18 @@ fn directory_changed(result: c_int) -> c_int {
 macro_rules! hooks {
     ($([$($name:ident),+] $arguments:tt -> $result:ty, $next:ident => $done:expr;)*) => {
         $($(hooks!(@ $name $arguments $result, $next => $done);)+)*
+
+        #[expect(non_upper_case_globals, reason = "the names of functions")]
+        mod next_functions {
+            use super::NextFunction;
+
+            $($(pub static $name: NextFunction = NextFunction::new(concat!(stringify!($name), "\0"));)+)*
+        }
+
+        /// Finds the functions of the C library.
+        pub fn find_next_functions() {
+            $($(next_functions::$name.find();)+)*
+        }
     };
     (@ $name:ident ($($argument:ident: $type:ty),*) $result:ty, $next:ident => $done:expr) => {
         /// The function of the C library.
@@ -120,9 +173,8 @@ macro_rules! hooks {
         /// As there.
         #[cfg_attr(not(test), unsafe(no_mangle))]
         pub unsafe extern "C" fn $name($($argument: $type),*) -> $result {
-            static NEXT: NextFunction = NextFunction::new();
             let $next = || {
-                let found = NEXT.find(concat!(stringify!($name), "\0"));
+                let found = next_functions::$name.find();
                 if found.is_null() {
                     return <$result>::unimplemented();
                 }
@@ -142,44 +194,64 @@ macro_rules! hooks {
 // open as if it were a parameter of its own. SAFETY of all blocks: the caller keeps to the contract of the C
 // library.
 hooks! {
-    [open, open64](path: Path, flags: c_int, mode: c_uint) -> c_int, next => unsafe { recorded::open((AT_FDCWD, path), flags & O_CREAT != 0, next) };
-    [openat, openat64](at: c_int, path: Path, flags: c_int, mode: c_uint) -> c_int, next => unsafe { recorded::open((at, path), flags & O_CREAT != 0, next) };
-    [creat, creat64](path: Path, mode: c_uint) -> c_int, next => unsafe { recorded::open((AT_FDCWD, path), true, next) };
-    [__open_2, __open64_2](path: Path, flags: c_int) -> c_int, next => unsafe { recorded::open((AT_FDCWD, path), false, next) };
-    [__openat_2, __openat64_2](at: c_int, path: Path, flags: c_int) -> c_int, next => unsafe { recorded::open((at, path), false, next) };
+    [open, open64](path: Path, flags: c_int, mode: c_uint) -> c_int, next => unsafe { recorded::open((AT_FDCWD, path), made(flags), next) };
+    [openat, openat64](at: c_int, path: Path, flags: c_int, mode: c_uint) -> c_int, next => unsafe { recorded::open((at, path), made(flags), next) };
+    [creat, creat64](path: Path, mode: c_uint) -> c_int, next => unsafe { recorded::open((AT_FDCWD, path), (true, true), next) };
+    [__open_2, __open64_2](path: Path, flags: c_int) -> c_int, next => unsafe { recorded::open((AT_FDCWD, path), (false, true), next) };
+    [__openat_2, __openat64_2](at: c_int, path: Path, flags: c_int) -> c_int, next => unsafe { recorded::open((at, path), (false, true), next) };
+    [mkstemp, mkstemp64](template: Path) -> c_int, next => unsafe { recorded::open((AT_FDCWD, template), (true, true), next) };
+    [mkostemp, mkostemp64](template: Path, flags: c_int) -> c_int, next => unsafe { recorded::open((AT_FDCWD, template), (true, true), next) };
     [fopen, fopen64](path: Path, mode: Path) -> Stream, next => unsafe { stream_opened(path, mode, next) };
     [freopen, freopen64](path: Path, mode: Path, stream: Stream) -> Stream, next => unsafe { stream_opened(path, mode, next) };
 
     [close](fd: c_int) -> c_int, next => recorded::close(CLOSE, fd, next);
-    [closedir](directory: Stream) -> c_int, next => unsafe { recorded::close(CLOSE, dirfd(directory), next) };
-    [dup2](old: c_int, new: c_int) -> c_int, next => { if old != new { replaced(new); } next() };
-    [dup3](old: c_int, new: c_int, flags: c_int) -> c_int, next => { replaced(new); next() };
+    [closedir](directory: Stream) -> c_int, next => unsafe { directory_closed(directory, next) };
+    [pclose](stream: Stream) -> c_int, next => unsafe { pipe_closed(stream, next) };
+    [dup](old: c_int) -> c_int, next => new_descriptor(next());
+    [dup2](old: c_int, new: c_int) -> c_int, next => if old == new { next() } else { replaced(new, next) };
+    [dup3](old: c_int, new: c_int, flags: c_int) -> c_int, next => replaced(new, next);
+    [fcntl, fcntl64](fd: c_int, command: c_int, argument: usize) -> c_int, next => match command {
+        F_DUPFD | F_DUPFD_CLOEXEC => new_descriptor(next()),
+        _ => next(),
+    };
+    [socket](domain: c_int, kind: c_int, protocol: c_int) -> c_int, next => new_descriptor(next());
+    [accept](fd: c_int, address: Bytes, bytes: Bytes) -> c_int, next => new_descriptor(next());
+    [accept4](fd: c_int, address: Bytes, bytes: Bytes, flags: c_int) -> c_int, next => new_descriptor(next());
+    [daemon](keeps_directory: c_int, keeps_files: c_int) -> c_int, next => { let result = next(); range_closed(0, 2); directory_changed(result) };
     [close_range](first: c_uint, last: c_uint, flags: c_int) -> c_int, next => { range_closed(first, last); next() };
     [chdir](path: Path) -> c_int, next => directory_changed(next());
     [fchdir](fd: c_int) -> c_int, next => directory_changed(next());
+    [nftw, nftw64](path: Path, each: Bytes, depth: c_int, flags: c_int) -> c_int, next => walk(next);
+    [fts_read, fts64_read](walked: Stream) -> Stream, next => walk(next);
+    [fts_children, fts64_children](walked: Stream, options: c_int) -> Stream, next => walk(next);
+    [fts_close, fts64_close](walked: Stream) -> c_int, next => walk(next);
     [closefrom](first: c_int) -> (), next => { range_closed(first.max(0) as c_uint, c_uint::MAX); next() };
 
-    [read](fd: c_int, into: Bytes, bytes: usize) -> isize, next => recorded::transfer(READ, (fd, bytes), next);
-    [__read_chk](fd: c_int, into: Bytes, bytes: usize, room: usize) -> isize, next => recorded::transfer(READ, (fd, bytes), next);
-    [readv](fd: c_int, buffers: *const Buffer, count: c_int) -> isize, next => unsafe { recorded::transfer(READ, (fd, total(buffers, count)), next) };
-    [pread, pread64](fd: c_int, into: Bytes, bytes: usize, offset: i64) -> isize, next => recorded::transfer_at(READ, (fd, bytes, offset), next);
-    [__pread_chk, __pread64_chk](fd: c_int, into: Bytes, bytes: usize, offset: i64, room: usize) -> isize, next => recorded::transfer_at(READ, (fd, bytes, offset), next);
-    [preadv, preadv64](fd: c_int, buffers: *const Buffer, count: c_int, offset: i64) -> isize, next => unsafe { recorded::transfer_at(READ, (fd, total(buffers, count), offset), next) };
+    [read](fd: c_int, into: Bytes, bytes: usize) -> isize, next => recorded::transfer(READ, (fd, |_| bytes), next);
+    [__read_chk](fd: c_int, into: Bytes, bytes: usize, room: usize) -> isize, next => recorded::transfer(READ, (fd, |_| bytes), next);
+    [readv](fd: c_int, buffers: *const Buffer, count: c_int) -> isize, next => unsafe { recorded::transfer(READ, (fd, |result| total(result, buffers, count)), next) };
+    [pread, pread64](fd: c_int, into: Bytes, bytes: usize, offset: i64) -> isize, next => recorded::transfer_at(READ, (fd, |_| bytes, offset), next);
+    [__pread_chk, __pread64_chk](fd: c_int, into: Bytes, bytes: usize, offset: i64, room: usize) -> isize, next => recorded::transfer_at(READ, (fd, |_| bytes, offset), next);
+    [preadv, preadv64](fd: c_int, buffers: *const Buffer, count: c_int, offset: i64) -> isize, next => unsafe { recorded::transfer_at(READ, (fd, |result| total(result, buffers, count), offset), next) };
     [preadv2, preadv64v2](fd: c_int, buffers: *const Buffer, count: c_int, offset: i64, flags: c_int) -> isize, next => match offset {
-        -1 => unsafe { recorded::transfer(READ, (fd, total(buffers, count)), next) },
-        _ => unsafe { recorded::transfer_at(READ, (fd, total(buffers, count), offset), next) },
+        -1 => unsafe { recorded::transfer(READ, (fd, |result| total(result, buffers, count)), next) },
+        _ => unsafe { recorded::transfer_at(READ, (fd, |result| total(result, buffers, count), offset), next) },
     };
-    [write](fd: c_int, from: Bytes, bytes: usize) -> isize, next => recorded::transfer(WRITE, (fd, bytes), next);
-    [writev](fd: c_int, buffers: *const Buffer, count: c_int) -> isize, next => unsafe { recorded::transfer(WRITE, (fd, total(buffers, count)), next) };
-    [pwrite, pwrite64](fd: c_int, from: Bytes, bytes: usize, offset: i64) -> isize, next => recorded::transfer_at(WRITE, (fd, bytes, offset), next);
-    [pwritev, pwritev64](fd: c_int, buffers: *const Buffer, count: c_int, offset: i64) -> isize, next => unsafe { recorded::transfer_at(WRITE, (fd, total(buffers, count), offset), next) };
+    [write](fd: c_int, from: Bytes, bytes: usize) -> isize, next => recorded::transfer(WRITE, (fd, |_| bytes), next);
+    [writev](fd: c_int, buffers: *const Buffer, count: c_int) -> isize, next => unsafe { recorded::transfer(WRITE, (fd, |result| total(result, buffers, count)), next) };
+    [pwrite, pwrite64](fd: c_int, from: Bytes, bytes: usize, offset: i64) -> isize, next => recorded::transfer_at(WRITE, (fd, |_| bytes, offset), next);
+    [pwritev, pwritev64](fd: c_int, buffers: *const Buffer, count: c_int, offset: i64) -> isize, next => unsafe { recorded::transfer_at(WRITE, (fd, |result| total(result, buffers, count), offset), next) };
     [pwritev2, pwritev64v2](fd: c_int, buffers: *const Buffer, count: c_int, offset: i64, flags: c_int) -> isize, next => match offset {
-        -1 => unsafe { recorded::transfer(WRITE, (fd, total(buffers, count)), next) },
-        _ => unsafe { recorded::transfer_at(WRITE, (fd, total(buffers, count), offset), next) },
+        -1 => unsafe { recorded::transfer(WRITE, (fd, |result| total(result, buffers, count)), next) },
+        _ => unsafe { recorded::transfer_at(WRITE, (fd, |result| total(result, buffers, count), offset), next) },
     };
-    [sendfile, sendfile64](to: c_int, from: c_int, offset: *mut i64, bytes: usize) -> isize, next => unsafe { recorded::copy((READ, WRITE), (from, given(offset)), (to, None), bytes, next) };
-    [copy_file_range](from: c_int, from_offset: *mut i64, to: c_int, to_offset: *mut i64, bytes: usize, flags: c_uint) -> isize, next => unsafe { recorded::copy((READ, WRITE), (from, given(from_offset)), (to, given(to_offset)), bytes, next) };
+    [sendfile, sendfile64](to: c_int, from: c_int, offset: *mut i64, bytes: usize) -> isize, next => unsafe { recorded::copy((READ, WRITE), (from, offset), (to, core::ptr::null()), bytes, next) };
+    [copy_file_range](from: c_int, from_offset: *mut i64, to: c_int, to_offset: *mut i64, bytes: usize, flags: c_uint) -> isize, next => unsafe { recorded::copy((READ, WRITE), (from, from_offset), (to, to_offset), bytes, next) };
     [lseek, lseek64](fd: c_int, offset: i64, whence: c_int) -> isize, next => recorded::seek(SEEK, fd, || next() as i64) as isize;
+
+    [mmap, mmap64](address: Bytes, bytes: usize, protection: c_int, flags: c_int, fd: c_int, offset: i64) -> Bytes, next => {
+        if fd < 0 { next() } else { recorded::open_file(MAP, (fd, offset, bytes as i64), next) }
+    };
 
     [fsync, fdatasync](fd: c_int) -> c_int, next => recorded::open_file(SYNC, (fd, 0, 0), next);
     [syncfs](fd: c_int) -> c_int, next => recorded::open_file(SYNC, (fd, 0, 0), next);

@@ -11,6 +11,7 @@ mod number {
     pub const CLOSE: i64 = 3;
     pub const LSEEK: i64 = 8;
     pub const MMAP: i64 = 9;
+    pub const MUNMAP: i64 = 11;
     pub const MADVISE: i64 = 28;
     pub const MPROTECT: i64 = 10;
     pub const NANOSLEEP: i64 = 35;
@@ -28,6 +29,7 @@ mod number {
     pub const CLOSE: i64 = 57;
     pub const LSEEK: i64 = 62;
     pub const MMAP: i64 = 222;
+    pub const MUNMAP: i64 = 215;
     pub const MADVISE: i64 = 233;
     pub const MPROTECT: i64 = 226;
     pub const NANOSLEEP: i64 = 101;
@@ -161,41 +163,43 @@ pub fn sleep_a_millisecond() {
     unsafe { call(number::NANOSLEEP, [&raw const time as i64, 0, 0, 0, 0, 0]) };
 }
 
-/// The text of a symbolic link, as far as `into` has room.
-pub fn read_link<'a>(path: &CStr, into: &'a mut [u8]) -> Option<&'a [u8]> {
+/// Reads the text of a symbolic link, as far as `into` has room; returns its length.
+pub fn read_link(path: &CStr, into: &mut [u8]) -> Option<usize> {
     let arguments =
         [AT_FDCWD.into(), path.as_ptr() as i64, into.as_mut_ptr() as i64, into.len() as i64, 0, 0];
     // SAFETY: the kernel reads the path, and writes to `into` only.
-    let length = unsafe { call(number::READLINKAT, arguments) };
-    into.get(..usize::try_from(length).ok()?)
+    usize::try_from(unsafe { call(number::READLINKAT, arguments) }).ok()
 }
 
-/// The working directory.
-pub fn working_directory(into: &mut [u8]) -> Option<&[u8]> {
+/// Reads the path of the working directory; returns its length, or `None` if `into` has no room for it.
+pub fn working_directory(into: &mut [u8]) -> Option<usize> {
     let arguments = [into.as_mut_ptr() as i64, into.len() as i64, 0, 0, 0, 0];
     // SAFETY: the kernel writes to `into` only.
     let length = unsafe { call(number::GETCWD, arguments) };
     // It counts the zero byte.
-    into.get(..usize::try_from(length - 1).ok()?).filter(|path| path.starts_with(b"/"))
+    usize::try_from(length - 1).ok()
 }
 
-/// Maps the file at `path`, to be shared with others, for the longest of `lengths` for which there are addresses.
-pub fn map_shared(path: *const u8, lengths: &[usize]) -> Option<(*mut u8, usize)> {
+/// Maps `bytes` of the file at `path` from `offset` on, to be shared with others.
+pub fn map_shared(path: *const u8, offset: usize, bytes: usize) -> Option<*mut u8> {
     let arguments = [AT_FDCWD.into(), path as i64, O_RDWR | O_CLOEXEC, 0, 0, 0];
     // SAFETY: the kernel reads the path, which ends in a zero byte.
     let descriptor = unsafe { call(number::OPENAT, arguments) };
     if descriptor < 0 {
         return None;
     }
-    let mapped = lengths.iter().find_map(|length| {
-        let arguments = [0, *length as i64, PROT_READ_WRITE, MAP_SHARED, descriptor, 0];
-        // SAFETY: the kernel chooses the address.
-        let address = unsafe { call(number::MMAP, arguments) };
-        (address != -1).then_some((address as *mut u8, *length))
-    });
+    let arguments = [0, bytes as i64, PROT_READ_WRITE, MAP_SHARED, descriptor, offset as i64];
+    // SAFETY: the kernel chooses the address.
+    let address = unsafe { call(number::MMAP, arguments) };
     // SAFETY: the descriptor is one that was just opened.
     unsafe { call(number::CLOSE, [descriptor, 0, 0, 0, 0, 0]) };
-    mapped
+    (address != -1).then_some(address as *mut u8)
+}
+
+/// Removes a map.
+pub fn unmap(address: *mut u8, bytes: usize) {
+    // SAFETY: the caller has mapped the memory, and nothing refers to it.
+    unsafe { call(number::MUNMAP, [address as i64, bytes as i64, 0, 0, 0, 0]) };
 }
 
 /// Maps a page of zeros that is zero again in a forked child, but shared with one of `vfork`.

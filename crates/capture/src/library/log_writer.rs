@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Log writer: takes slots of the log and fills them.
 //!
-//! The log is mapped when the first call is made. Processes share it with their children, so a forked child
+//! The log is mapped when the first call is made, and further parts of it when they are needed. Processes share it with their children, so a forked child
 //! goes on in it; a child of `vfork` also has its parent's memory, which it must not change.
 
 use core::ffi::{CStr, c_int};
 use core::hint::black_box;
 use core::ptr;
-use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use core::slice;
+use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 use super::call_slot::{
     CALL_BEGUN, CALL_RETURNED, CallSlot, ENDED_AT, FIRST_SLOT, LOST_AT, MAGIC, NEXT_AT, PROCESS,
@@ -36,15 +37,20 @@ const RANK_VARIABLES: [&CStr; 4] =
 /// Milliseconds for which a call waits for room: a recorder that lives makes some in a few.
 const ROOM_MILLISECONDS: u32 = 1_000;
 
+/// Slots that are mapped at once, 64 MiB; those of a text are in one such window.
+const WINDOW_SLOTS: u64 = 1 << 20;
+const WINDOWS_MAX: usize = (SLOTS_MAX / WINDOW_SLOTS) as usize;
+const WINDOW_BYTES: usize = WINDOW_SLOTS as usize * SLOT_BYTES;
+
 const UNOPENED: u32 = 0;
 const OPENING: u32 = 1;
 const OPEN: u32 = 2;
 const STOPPED: u32 = 3;
 
 static PHASE: AtomicU32 = AtomicU32::new(UNOPENED);
-static LOG: AtomicPtr<u8> = AtomicPtr::new(ptr::null_mut());
-/// Slots of the log that are mapped.
-static MAPPED_SLOTS: AtomicUsize = AtomicUsize::new(0);
+/// The parts of the log that are mapped.
+static WINDOWS: [AtomicPtr<u8>; WINDOWS_MAX] =
+    [const { AtomicPtr::new(ptr::null_mut()) }; WINDOWS_MAX];
 /// The process that the static memory belongs to; 0 in a child that was just forked.
 static OWNER: AtomicPtr<u32> = AtomicPtr::new(ptr::null_mut());
 
@@ -63,6 +69,21 @@ pub struct BegunCall {
     begin_ns: u64,
 }
 
+/// Maps a window of the log, which the process then has until its end.
+fn map_window(window: usize) -> Option<*mut u8> {
+    // The compiler knows other bytes than those in the file.
+    let path = black_box(&SETTINGS).as_ptr().wrapping_add(MARK.len());
+    let mapped = kernel::map_shared(path, window * WINDOW_BYTES, WINDOW_BYTES)?;
+    let none = ptr::null_mut();
+    match WINDOWS[window].compare_exchange(none, mapped, Ordering::AcqRel, Ordering::Acquire) {
+        Ok(_) => Some(mapped),
+        Err(first) => {
+            kernel::unmap(mapped, WINDOW_BYTES);
+            Some(first)
+        }
+    }
+}
+
 /// The process that the memory of the library belongs to.
 fn owner() -> &'static AtomicU32 {
     // SAFETY: the page is mapped before the log is open, for as long as the process lives.
@@ -77,7 +98,7 @@ impl LogWriter {
             UNOPENED => Self::open()?,
             _ => return None,
         }
-        let log = LOG.load(Ordering::Relaxed);
+        let log = WINDOWS[0].load(Ordering::Relaxed);
         let process = owner().load(Ordering::Relaxed);
         if process != 0 {
             return Some(Self { log, process });
@@ -96,23 +117,16 @@ impl LogWriter {
 
     /// Opens the log; one thread does, and calls that others make meanwhile are not recorded.
     fn open() -> Option<()> {
-        const GIB: usize = 1 << 30;
         PHASE.compare_exchange(UNOPENED, OPENING, Ordering::Acquire, Ordering::Relaxed).ok()?;
-        // The compiler knows other bytes than those in the file.
-        let path = black_box(&SETTINGS).as_ptr().wrapping_add(MARK.len());
-        let length_max = SLOTS_MAX as usize * SLOT_BYTES;
-        let mapped = kernel::map_shared(path, &[length_max, 4 * GIB, GIB, GIB / 16]);
-        let opened = mapped.zip(kernel::map_page_wiped_by_fork());
-        let opened = opened.filter(|((log, _), _)| {
+        let opened = map_window(0).zip(kernel::map_page_wiped_by_fork());
+        let opened = opened.filter(|(log, _)| {
             // SAFETY: a log has a header.
             unsafe { log.cast::<u64>().read() == MAGIC }
         });
-        let Some(((log, length), owner)) = opened else {
+        let Some((_, owner)) = opened else {
             PHASE.store(STOPPED, Ordering::Release);
             return None;
         };
-        LOG.store(log, Ordering::Relaxed);
-        MAPPED_SLOTS.store(length / SLOT_BYTES, Ordering::Relaxed);
         OWNER.store(owner, Ordering::Relaxed);
         kernel::remember_threads();
         streams::record();
@@ -125,23 +139,37 @@ impl LogWriter {
         unsafe { AtomicU64::from_ptr(self.log.add(at).cast()) }
     }
 
-    /// Takes `count` slots that follow each other.
+    /// Takes `count` slots that follow each other, in one window.
     fn take(&self, count: u64) -> Option<(u64, *mut CallSlot)> {
-        let first = self.header(NEXT_AT).fetch_add(count, Ordering::Relaxed);
+        let is_in_window = |first: u64| first / WINDOW_SLOTS == (first + count - 1) / WINDOW_SLOTS;
+        let mut first = self.header(NEXT_AT).fetch_add(count, Ordering::Relaxed);
+        while !is_in_window(first) {
+            first = self.header(NEXT_AT).fetch_add(count, Ordering::Relaxed);
+        }
         let mut waited = 0;
-        while first + count > self.header(READY_AT).load(Ordering::Acquire) {
-            let has_ended = self.header(ENDED_AT).load(Ordering::Relaxed) != 0;
-            if has_ended || waited == ROOM_MILLISECONDS {
+        loop {
+            if self.header(ENDED_AT).load(Ordering::Relaxed) != 0 {
                 return self.lose();
             }
-            kernel::sleep_a_millisecond();
-            waited += 1;
+            if first + count <= self.header(READY_AT).load(Ordering::Acquire) {
+                break;
+            }
+            if waited == ROOM_MILLISECONDS {
+                // The recorder has died: no other call has to wait.
+                self.header(ENDED_AT).store(1, Ordering::Relaxed);
+            } else {
+                kernel::sleep_a_millisecond();
+                waited += 1;
+            }
         }
-        if first + count > MAPPED_SLOTS.load(Ordering::Relaxed) as u64 {
+        let window = (first / WINDOW_SLOTS) as usize;
+        let known = WINDOWS.get(window)?.load(Ordering::Acquire);
+        let Some(mapped) = (!known.is_null()).then_some(known).or_else(|| map_window(window))
+        else {
             return self.lose();
-        }
+        };
         // SAFETY: the slot has room and is mapped.
-        let slot = unsafe { self.log.add(first as usize * SLOT_BYTES) };
+        let slot = unsafe { mapped.add((first % WINDOW_SLOTS) as usize * SLOT_BYTES) };
         Some((first, slot.cast()))
     }
 
@@ -159,13 +187,13 @@ impl LogWriter {
         self.take(1).map(|(_, slot)| self.fill(slot, (operation, file)))
     }
 
-    /// Begins a call that has two slots, each with an operation and a file.
-    pub fn begin_two(&self, first: (u32, u64), second: (u32, u64)) -> Option<[BegunCall; 2]> {
+    /// Begins a call that has two slots, each with an operation.
+    pub fn begin_two(&self, first: u32, second: u32) -> Option<[BegunCall; 2]> {
         let (_, slot) = self.take(2)?;
         // SAFETY: the call has two slots.
         let next = unsafe { slot.add(1) };
-        let begun = self.fill(slot, first);
-        Some([begun, self.fill(next, second)])
+        let begun = self.fill(slot, (first, 0));
+        Some([begun, self.fill(next, (second, 0))])
     }
 
     fn fill(&self, slot: *mut CallSlot, (operation, file): (u32, u64)) -> BegunCall {
@@ -182,26 +210,42 @@ impl LogWriter {
     /// Puts a text, of a path that leads from the path `directory` if that is not 0, and returns its number; 0 if
     /// there is no room.
     pub fn put_text(&self, directory: u64, text: &[u8]) -> u64 {
-        let length = text.len().min(TEXT_BYTES_MAX);
-        let slots = text_slots(length);
+        let text = text.get(..TEXT_BYTES_MAX).unwrap_or(text);
+        self.put_text_with(directory, text.len(), |into| {
+            into.copy_from_slice(text);
+            Some(text.len())
+        })
+    }
+
+    /// Puts a text of at most `bytes` bytes that `write` writes, and returns its number; 0 if it writes none, or
+    /// there is no room.
+    pub fn put_text_with(
+        &self,
+        directory: u64,
+        bytes: usize,
+        write: impl FnOnce(&mut [u8]) -> Option<usize>,
+    ) -> u64 {
+        let slots = text_slots(bytes);
         let Some((number, slot)) = self.take(slots.into()) else { return 0 };
         // Whoever reads the log must not take bytes for slots, so their number comes first.
         let header = CallSlot { slots, file: directory, ..CallSlot::default() };
         // SAFETY: the slots are this text's.
-        unsafe {
+        let into = unsafe {
             slot.write_volatile(header);
             set_state(slot, TEXT);
-            ptr::copy_nonoverlapping(text.as_ptr(), slot.add(1).cast(), length);
-            AtomicU64::from_ptr(&raw mut (*slot).offset).store(length as u64, Ordering::Release);
-        }
+            slice::from_raw_parts_mut(slot.add(1).cast::<u8>(), bytes)
+        };
+        let Some(length) = write(into) else { return 0 };
+        // SAFETY: as above.
+        let written = unsafe { AtomicU64::from_ptr(&raw mut (*slot).offset) };
+        written.store(length as u64, Ordering::Release);
         number
     }
 
     /// Puts the beginning of a process: its program and its rank.
     fn put_process(&self) {
-        let mut buffer = [0; 4096];
-        let program = kernel::read_link(c"/proc/self/exe", &mut buffer);
-        let file = program.map_or(0, |program| self.put_text(0, program));
+        let read = |into: &mut [u8]| kernel::read_link(c"/proc/self/exe", into);
+        let file = self.put_text_with(0, TEXT_BYTES_MAX, read);
         let ranks = RANK_VARIABLES.iter().filter_map(|name| kernel::number_in_environment(name));
         let rank = ranks.map(|rank| u64::from(rank) + 1).next().unwrap_or(0);
         let Some((_, slot)) = self.take(1) else { return };

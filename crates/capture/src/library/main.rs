@@ -25,6 +25,7 @@ fn panic(_: &core::panic::PanicInfo) -> ! {
 #[unsafe(link_section = ".init_array")]
 static BEGIN: extern "C" fn() = {
     extern "C" fn begin() {
+        hooks::find_next_functions();
         let _ = log_writer::LogWriter::get();
     }
     begin

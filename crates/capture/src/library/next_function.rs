@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Next function: the function of the C library, or of another library that is preloaded, in whose place a
 //! hook is called.
+//!
+//! All are sought before the program's `main`: to seek a function clears the error that `dlerror` returns.
 
 use core::ffi::{c_char, c_int, c_void};
 use core::ptr;
@@ -16,22 +18,26 @@ unsafe extern "C" {
     fn dlsym(libraries: *mut c_void, name: *const c_char) -> *mut c_void;
 }
 
-/// A function that is sought when it is called first.
-pub struct NextFunction(AtomicPtr<c_void>);
+/// A function that is sought before the program begins, or when it is called earlier.
+pub struct NextFunction {
+    name: &'static str,
+    found: AtomicPtr<c_void>,
+}
 
 impl NextFunction {
-    pub const fn new() -> Self {
-        Self(AtomicPtr::new(ptr::null_mut()))
+    /// The function `name`, which ends in a zero byte.
+    pub const fn new(name: &'static str) -> Self {
+        Self { name, found: AtomicPtr::new(ptr::null_mut()) }
     }
 
-    /// The function `name`, which ends in a zero byte; null if no library has it.
-    pub fn find(&self, name: &'static str) -> *mut c_void {
-        let known = self.0.load(Ordering::Relaxed);
+    /// The function; null if no library has it.
+    pub fn find(&self) -> *mut c_void {
+        let known = self.found.load(Ordering::Relaxed);
         if !known.is_null() {
             return known;
         }
-        let found = find_symbol(name);
-        self.0.store(found, Ordering::Relaxed);
+        let found = find_symbol(self.name);
+        self.found.store(found, Ordering::Relaxed);
         found
     }
 }

@@ -2,7 +2,7 @@
 //! Recorded: makes the calls of hooks, and records them around it. None changes what the program sees, `errno`
 //! included.
 
-use core::ffi::{CStr, c_char, c_int};
+use core::ffi::{CStr, c_char, c_int, c_void};
 
 use super::call_slot::operation::{CREATE, OPEN, RENAME, RENAME_TARGET};
 use super::descriptors::{closing, directory_of, file_of, opened};
@@ -26,6 +26,13 @@ impl CallResult for c_int {
 impl CallResult for isize {
     fn number(self) -> i64 {
         self as i64
+    }
+}
+
+/// An address, or -1.
+impl CallResult for *mut c_void {
+    fn number(self) -> i64 {
+        if self as isize == -1 { -1 } else { 0 }
     }
 }
 
@@ -58,35 +65,39 @@ fn on_open_file<R: CallResult>(
     result
 }
 
-/// Makes `call`, which transfers `bytes` at the position of an open file.
+/// Makes `call`, which transfers bytes at the position of an open file, as many as `bytes` says of its result.
 pub fn transfer<R: CallResult>(
     operation: u32,
-    (descriptor, bytes): (c_int, usize),
+    (descriptor, bytes): (c_int, impl FnOnce(i64) -> usize),
     call: impl FnOnce() -> R,
 ) -> R {
     on_open_file((operation, descriptor), call, |result| {
         let end = kernel::position(descriptor).unwrap_or(UNKNOWN_OFFSET);
-        (end.wrapping_sub(result.max(0) as u64), bytes as u64)
+        (end.wrapping_sub(result.max(0) as u64), bytes(result) as u64)
     })
 }
 
-/// Makes `call`, which transfers `bytes` at `offset`.
+/// Makes `call`, which transfers bytes at `offset`, as many as `bytes` says of its result.
 pub fn transfer_at<R: CallResult>(
     operation: u32,
-    (descriptor, bytes, offset): (c_int, usize, i64),
+    (descriptor, bytes, offset): (c_int, impl FnOnce(i64) -> usize, i64),
     call: impl FnOnce() -> R,
 ) -> R {
-    on_open_file((operation, descriptor), call, |_| range(offset, bytes as i64))
+    on_open_file((operation, descriptor), call, |result| range(offset, bytes(result) as i64))
 }
 
-/// Makes `call`, which copies `bytes` from one file to another, each at a given offset or its position.
-pub fn copy<R: CallResult>(
+/// Makes `call`, which copies `bytes` from one file to another, each at its position, or at the offset that the
+/// caller's number has and gets.
+///
+/// # Safety
+/// After a call that succeeds, the offsets are null or numbers.
+pub unsafe fn copy(
     operations: (u32, u32),
-    (from, from_offset): (c_int, Option<i64>),
-    (to, to_offset): (c_int, Option<i64>),
+    (from, from_offset): (c_int, *const i64),
+    (to, to_offset): (c_int, *const i64),
     bytes: usize,
-    call: impl FnOnce() -> R,
-) -> R {
+    call: impl FnOnce() -> isize,
+) -> isize {
     let writer = LogWriter::get();
     let begin = |operation, descriptor| {
         let file = file_of(&writer?, descriptor)?;
@@ -96,16 +107,16 @@ pub fn copy<R: CallResult>(
     let result = call();
     let end_ns = kernel::now_ns();
     let logged = logged_result(result.number());
-    let end = |begun: Option<BegunCall>, descriptor, offset: Option<i64>| {
+    let moved = logged.max(0) as u64;
+    let end = |begun: Option<BegunCall>, descriptor, offset: *const i64| {
         let Some(begun) = begun else { return };
-        let place = match offset {
-            Some(offset) => range(offset, bytes as i64),
-            None => {
-                let end = kernel::position(descriptor).unwrap_or(UNKNOWN_OFFSET);
-                (end.wrapping_sub(logged.max(0) as u64), bytes as u64)
-            }
+        let end = match offset.is_null() {
+            true => kernel::position(descriptor).unwrap_or(UNKNOWN_OFFSET),
+            false if logged < 0 => UNKNOWN_OFFSET,
+            // SAFETY: the call has used the number.
+            false => unsafe { offset.read() as u64 },
         };
-        begun.end_at(end_ns, logged, place);
+        begun.end_at(end_ns, logged, (end.wrapping_sub(moved), bytes as u64));
     };
     end(read, from, from_offset);
     end(written, to, to_offset);
@@ -139,13 +150,13 @@ pub fn close(operation: u32, descriptor: c_int, call: impl FnOnce() -> c_int) ->
     result
 }
 
-/// Makes `call`, which opens `path` and returns a descriptor.
+/// Makes `call`, which opens `path` and returns a descriptor; `is_named` is false if the file gets no name.
 ///
 /// # Safety
-/// `path` is null or points to a string.
+/// `path` is null or points to a string, or the call fails with `EFAULT`.
 pub unsafe fn open(
     (directory, path): (c_int, *const c_char),
-    makes: bool,
+    (makes, is_named): (bool, bool),
     call: impl FnOnce() -> c_int,
 ) -> c_int {
     let writer = LogWriter::get();
@@ -156,9 +167,9 @@ pub unsafe fn open(
         let end_ns = kernel::now_ns();
         let logged = logged_result(descriptor.into());
         // SAFETY: the caller's.
-        let file = unsafe { put_path(&writer, directory, path) };
+        let file = unsafe { put_path(&writer, (directory, path), logged) };
         if descriptor >= 0 {
-            opened(&writer, descriptor, file);
+            opened(&writer, descriptor, if is_named { file } else { 0 });
         }
         begun.set_file(file);
         begun.end_at(end_ns, logged, (0, 0));
@@ -178,7 +189,7 @@ pub unsafe fn open_stream<S>(
     let mut stream = None;
     let opened = || descriptor_of(stream.insert(call()));
     // SAFETY: the caller's.
-    unsafe { open((AT_FDCWD, path), makes, opened) };
+    unsafe { open((AT_FDCWD, path), (makes, true), opened) };
     match stream {
         Some(stream) => stream,
         None => kernel::exit(134),
@@ -188,57 +199,61 @@ pub unsafe fn open_stream<S>(
 /// Makes `call`, of the name `path`.
 ///
 /// # Safety
-/// `path` is null or points to a string.
+/// `path` is null or points to a string, or the call fails with `EFAULT`.
 pub unsafe fn named<R>(
     (operation, offset): (u32, i64),
-    (directory, path): (c_int, *const c_char),
+    path: (c_int, *const c_char),
     call: impl FnOnce() -> R,
     number: impl FnOnce(&R) -> i64,
 ) -> R {
-    let begun = LogWriter::get().and_then(|writer| {
-        // SAFETY: the caller's.
-        let file = unsafe { put_path(&writer, directory, path) };
-        (file != 0).then(|| writer.begin(operation, file)).flatten()
-    });
-    let Some(begun) = begun else { return call() };
+    let writer = LogWriter::get();
+    let begun = writer.and_then(|writer| writer.begin(operation, 0));
     let result = call();
-    let end_ns = kernel::now_ns();
-    begun.end_at(end_ns, logged_result(number(&result)), range(offset, 0));
+    if let (Some(writer), Some(begun)) = (writer, begun) {
+        let end_ns = kernel::now_ns();
+        let logged = logged_result(number(&result));
+        // SAFETY: the caller's.
+        begun.set_file(unsafe { put_path(&writer, path, logged) });
+        begun.end_at(end_ns, logged, range(offset, 0));
+    }
     result
 }
 
 /// Makes `call`, which renames the first name to the second.
 ///
 /// # Safety
-/// The paths are null or point to strings.
+/// As [`named`], of both.
 pub unsafe fn rename(
     old: (c_int, *const c_char),
     new: (c_int, *const c_char),
     call: impl FnOnce() -> c_int,
 ) -> c_int {
-    let begun = LogWriter::get().and_then(|writer| {
-        // SAFETY: the caller's.
-        let files = unsafe { [put_path(&writer, old.0, old.1), put_path(&writer, new.0, new.1)] };
-        let are_known = files.iter().all(|file| *file != 0);
-        let [old, new] = files;
-        are_known.then(|| writer.begin_two((RENAME, old), (RENAME_TARGET, new))).flatten()
-    });
-    let Some(begun) = begun else { return call() };
+    let writer = LogWriter::get();
+    let begun = writer.and_then(|writer| writer.begin_two(RENAME, RENAME_TARGET));
     let result = call();
-    let end_ns = kernel::now_ns();
-    let logged = logged_result(result.into());
-    for call in begun {
-        call.end_at(end_ns, logged, (0, 0));
+    if let (Some(writer), Some(begun)) = (writer, begun) {
+        let end_ns = kernel::now_ns();
+        let logged = logged_result(result.into());
+        for (begun, path) in begun.into_iter().zip([old, new]) {
+            // SAFETY: the caller's.
+            begun.set_file(unsafe { put_path(&writer, path, logged) });
+            begun.end_at(end_ns, logged, (0, 0));
+        }
     }
     result
 }
 
-/// Puts the path at which a name leads from `directory`; 0 if it is unknown.
+/// Puts the path at which a name leads from a directory, after a call with this result; 0 if it is unknown.
 ///
 /// # Safety
-/// `path` is null or points to a string.
-unsafe fn put_path(writer: &LogWriter, directory: c_int, path: *const c_char) -> u64 {
-    if path.is_null() {
+/// The name is null or a string, or the call failed with `EFAULT`.
+unsafe fn put_path(
+    writer: &LogWriter,
+    (directory, path): (c_int, *const c_char),
+    result: i64,
+) -> u64 {
+    const EFAULT: i64 = 14;
+    if path.is_null() || result == -EFAULT {
         return 0;
     }
     // SAFETY: the caller's.
@@ -248,7 +263,7 @@ unsafe fn put_path(writer: &LogWriter, directory: c_int, path: *const c_char) ->
     }
     match directory_of(writer, directory) {
         0 => 0,
-        start if path.is_empty() => start,
+        start if matches!(path, b"" | b".") => start,
         start => writer.put_text(start, path),
     }
 }

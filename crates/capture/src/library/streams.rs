@@ -97,7 +97,7 @@ unsafe extern "C" fn read_stream(stream: Stream, into: *mut c_void, bytes: isize
     // SAFETY: the function has this type, and the stream is one; so below.
     let next: unsafe extern "C" fn(Stream, *mut c_void, isize) -> isize =
         unsafe { core::mem::transmute(known(READ_AT)) };
-    let place = (unsafe { descriptor(stream) }, bytes as usize);
+    let place = (unsafe { descriptor(stream) }, |_| bytes as usize);
     transfer(READ, place, || unsafe { next(stream, into, bytes) })
 }
 
@@ -105,7 +105,7 @@ unsafe extern "C" fn write_stream(stream: Stream, from: *const c_void, bytes: is
     // SAFETY: as above.
     let next: unsafe extern "C" fn(Stream, *const c_void, isize) -> isize =
         unsafe { core::mem::transmute(known(WRITE_AT)) };
-    let place = (unsafe { descriptor(stream) }, bytes as usize);
+    let place = (unsafe { descriptor(stream) }, |_| bytes as usize);
     transfer(WRITE, place, || unsafe { next(stream, from, bytes) })
 }
 

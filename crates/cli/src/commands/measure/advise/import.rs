@@ -16,8 +16,9 @@ use esker_advisor::trace::{ImportSummary, features, join_traces};
 use esker_base::{Error, Kind, Result};
 use serde_json::json;
 
-use super::imported_calls::{ImportedCalls, write_features};
-use super::{create_output, finish_output, open_trace};
+use super::imported_calls::{ImportedCalls, TraceOutputs, write_features};
+use super::open_trace;
+use super::output_file::OutputFile;
 use crate::context::CommandContext;
 use crate::text;
 use crate::usage;
@@ -71,7 +72,7 @@ pub struct AdviseImport {
     /// The tracer; found out from the log unless given
     #[arg(long, value_enum, value_name = "TRACER")]
     from: Option<LogSource>,
-    /// Only files at or below this path (strace and Recorder), / for all; several are allowed. Without it, files of
+    /// Only files at or below this path (not Darshan), / for all; several are allowed. Without it, files of
     /// the system and shared libraries are left out
     #[arg(long = "path", value_name = "PATH")]
     paths: Vec<OsString>,
@@ -88,11 +89,10 @@ impl AdviseImport {
             usage::exit("several logs make no trace; import each, and then their traces");
         }
         match source {
-            LogSource::Traces if self.paths.is_empty() => self.join_traces(context),
-            LogSource::Traces => usage::exit("--path is for logs of strace and Recorder"),
+            LogSource::Traces => self.join_traces(context),
             LogSource::Strace => self.import_strace(context),
             LogSource::Darshan if self.paths.is_empty() => self.import_darshan(context),
-            LogSource::Darshan => usage::exit("--path is for logs of strace and Recorder"),
+            LogSource::Darshan => usage::exit("--path is for logs of calls and for traces"),
             LogSource::Recorder => self.import_recorder(context),
         }
     }
@@ -103,7 +103,8 @@ impl AdviseImport {
 
     fn join_traces(&self, context: &CommandContext) -> Result<()> {
         let traces = self.logs.iter().map(|log| open_trace(log)).collect::<Result<Vec<_>>>()?;
-        self.import_calls(context, "traces", |output| join_traces(&traces, "the trace", output))
+        let paths = self.selected_paths();
+        self.import_calls(context, "traces", |output| join_traces(&traces, &paths, output))
     }
 
     fn import_strace(&self, context: &CommandContext) -> Result<()> {
@@ -141,13 +142,14 @@ impl AdviseImport {
         let Some(output) = &self.output else {
             usage::exit("the features of a log of calls are those of its trace: give -o as well");
         };
-        let calls = ImportedCalls {
-            log: self.log().display().to_string(),
-            output,
-            paths: &self.paths,
-            features: self.features.as_deref(),
-        };
-        let summary = calls.write(import)?;
+        let log = self.log().display().to_string();
+        let calls = ImportedCalls { log, output, paths: &self.paths };
+        let outputs = TraceOutputs::begin(output, self.features.as_deref())?;
+        let summary = outputs.write(|output| {
+            let (output, summary) = import(output)?;
+            calls.check_records(&summary)?;
+            Ok((output, summary))
+        })?;
         if context.out.is_json() {
             return context.out.json(ImportedCalls::json(source, &summary));
         }
@@ -172,9 +174,7 @@ impl AdviseImport {
         if let Some(output) = &self.output {
             // Nothing is made for a log without a trace.
             log.write_trace(std::io::sink())?;
-            let (written, count) = log.write_trace(create_output(output)?)?;
-            finish_output(output, written)?;
-            records = count;
+            records = OutputFile::begin(output)?.write(|output| log.write_trace(output))?;
             let traced = features(&open_trace(output)?, STRIPE_BYTES_DEFAULT)?;
             transferring = Some(traced.processes);
         }

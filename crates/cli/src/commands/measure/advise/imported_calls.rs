@@ -11,9 +11,48 @@ use esker_advisor::trace::{ImportSummary, features};
 use esker_base::{Error, Kind, Result};
 use serde_json::{Value, json};
 
-use super::{create_output, finish_output, open_trace};
+use super::open_trace;
+use super::output_file::OutputFile;
 use crate::commands::measure::workbench::write;
-use crate::text;
+use crate::{text, usage};
+
+/// Directories of calls that were left out that a report names.
+const DIRECTORIES_SHOWN: usize = 3;
+
+/// The files of an import, which are begun before there is anything to write.
+pub(super) struct TraceOutputs<'a> {
+    trace: OutputFile,
+    trace_path: &'a Path,
+    features: Option<OutputFile>,
+}
+
+impl<'a> TraceOutputs<'a> {
+    /// Begins the trace and the file of its features.
+    pub fn begin(trace: &'a Path, features: Option<&Path>) -> Result<Self> {
+        if features == Some(trace) {
+            usage::exit("the trace and its features are two files");
+        }
+        let features = features.map(OutputFile::begin).transpose()?;
+        Ok(Self { trace: OutputFile::begin(trace)?, trace_path: trace, features })
+    }
+
+    /// Writes the trace by `import`, and its features; a failed import leaves neither.
+    pub fn write<T>(
+        self,
+        import: impl FnOnce(BufWriter<File>) -> Result<(BufWriter<File>, T)>,
+    ) -> Result<T> {
+        let imported = self.trace.write(import)?;
+        if let Some(output) = self.features {
+            let found = features(&open_trace(self.trace_path)?, STRIPE_BYTES_DEFAULT)?;
+            output.write(|mut output| {
+                serde_json::to_writer(&mut output, &found)
+                    .map_err(|error| Error::io(error.into(), "write the features"))?;
+                Ok((output, ()))
+            })?;
+        }
+        Ok(imported)
+    }
+}
 
 /// A log of calls on its way to a trace.
 pub(super) struct ImportedCalls<'a> {
@@ -23,30 +62,11 @@ pub(super) struct ImportedCalls<'a> {
     pub output: &'a Path,
     /// The paths that select files.
     pub paths: &'a [OsString],
-    /// The file for the features.
-    pub features: Option<&'a Path>,
 }
 
 impl ImportedCalls<'_> {
-    /// Writes the trace, and the features; the trace of a failed import is removed.
-    pub fn write(
-        &self,
-        import: impl FnOnce(BufWriter<File>) -> Result<(BufWriter<File>, ImportSummary)>,
-    ) -> Result<ImportSummary> {
-        let output = self.output;
-        let imported = import(create_output(output)?)
-            .and_then(|(written, summary)| finish_output(output, written).map(|()| summary))
-            .and_then(|summary| self.check_records(&summary).map(|()| summary))
-            .inspect_err(|_| remove_output(output))?;
-        if let Some(path) = self.features {
-            let found = features(&open_trace(output)?, STRIPE_BYTES_DEFAULT)?;
-            write_features(path, &found)?;
-        }
-        Ok(imported)
-    }
-
     /// Fails for a trace without records, and names the paths that the log has.
-    fn check_records(&self, summary: &ImportSummary) -> Result<()> {
+    pub fn check_records(&self, summary: &ImportSummary) -> Result<()> {
         if summary.records > 0 {
             return Ok(());
         }
@@ -85,8 +105,10 @@ impl ImportedCalls<'_> {
 
     /// The report for people: what the trace has, and what was left out.
     pub fn report(&self, summary: &ImportSummary) -> Vec<String> {
+        let verb =
+            if summary.transferring_ranks == 1 { "reads or writes" } else { "read or write" };
         let mut lines = vec![format!(
-            "{}: {} of {} ({} read or write), {} incomplete",
+            "{}: {} of {}, of which {} {verb}; {} incomplete",
             self.output.display(),
             text::counted(summary.records, "record"),
             text::counted(u64::from(summary.ranks), "rank"),
@@ -94,21 +116,16 @@ impl ImportedCalls<'_> {
             text::counted(summary.incomplete, "call")
         )];
         if summary.left_out > 0 {
-            let directories = summary.left_out_directories.iter().map(|(path, _)| path.as_str());
+            let directories = &summary.left_out_directories;
+            let shown = directories.iter().take(DIRECTORIES_SHOWN).map(|(path, _)| path.as_str());
+            let more = if directories.len() > DIRECTORIES_SHOWN { " and others" } else { "" };
             lines.push(format!(
-                "left out: {} on files in {}; `--path` selects files, and `--path /` all",
+                "left out (`--path /` takes all, `--path` selects): {} on files in {}{more}",
                 text::counted(summary.left_out, "call"),
-                directories.collect::<Vec<_>>().join(", ")
+                shown.collect::<Vec<_>>().join(", ")
             ));
         }
         lines
-    }
-}
-
-/// Removes what a failed import has written; never a pipe or a device.
-fn remove_output(path: &Path) {
-    if path.symlink_metadata().is_ok_and(|found| found.is_file()) {
-        let _ = std::fs::remove_file(path);
     }
 }
 

@@ -5,6 +5,7 @@ mod import;
 mod imported_calls;
 mod measure;
 mod model;
+mod output_file;
 mod paper;
 mod replay;
 mod show;
@@ -13,7 +14,6 @@ mod synth;
 mod trace;
 
 use std::fs::File;
-use std::io::{BufWriter, Write};
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -98,18 +98,6 @@ impl AdviseCommand {
         };
         done.map(|()| ExitCode::SUCCESS)
     }
-}
-
-/// A new file for a trace; `finish_output` ends it.
-pub(super) fn create_output(path: &Path) -> Result<BufWriter<File>> {
-    let file = File::create(path);
-    let file = file.map_err(|error| Error::io(error, format!("make {}", path.display())))?;
-    Ok(BufWriter::with_capacity(1 << 20, file))
-}
-
-/// Writes what is buffered.
-pub(super) fn finish_output(path: &Path, mut output: BufWriter<File>) -> Result<()> {
-    output.flush().map_err(|error| Error::io(error, format!("write {}", path.display())))
 }
 
 /// Opens a trace.

@@ -9,7 +9,7 @@ use esker_advisor::pattern::{PatternSize, TracePattern, write_pattern};
 use esker_base::Result;
 use serde_json::json;
 
-use super::{create_output, finish_output};
+use super::output_file::OutputFile;
 use crate::context::CommandContext;
 use crate::{text, usage};
 
@@ -104,8 +104,8 @@ impl AdviseSynth {
         let pattern = TracePattern::of_name(&self.pattern).expect("clap knows the names");
         let size = self.size.size();
         usage::value_of(size.check(pattern));
-        let (written, records) = write_pattern(pattern, &size, create_output(&self.output)?)?;
-        finish_output(&self.output, written)?;
+        let output = OutputFile::begin(&self.output)?;
+        let records = output.write(|output| write_pattern(pattern, &size, output))?;
         if context.out.is_json() {
             return context.out.json(json!({"records": records, "case": size.case(pattern)}));
         }
