@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Records the calls that unmodified programs make on files.
 //!
-//! Programs load a small [`library`] before their own. Its functions take the place of those of the C library
+//! Programs load a small library (`src/library`) before their own. Its functions take the place of those of the C library
 //! that name, open, read, write and change files, and write each call into a log, in memory that all programs of
 //! a recording share with the recorder. A call costs a fraction of a microsecond more, and a program that is
 //! killed loses at most the call that it was in. [`CallRecorder`] begins and ends a recording, and

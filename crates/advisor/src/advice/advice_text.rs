@@ -106,17 +106,20 @@ pub fn application(advice: &StorageAdvice, features: &TraceFeatures) -> String {
         StorageDevice::Hdd => "hard disks",
         StorageDevice::Ssd => "solid-state disks",
     };
+    let counted = |number: u64, singular: &str, plural: &str| {
+        format!("{number} {}", if number == 1 { singular } else { plural })
+    };
     format!(
-        "{} processes, {} requests of {} B, {pattern}, {:.0} % unaligned,\n  files: {}, {} metadata \
-         operations a process; {} servers with {device}, {} metadata servers, {} clients",
-        run.processes,
-        features.requests(),
+        "{}, {} of {} B, {pattern}, {:.0} % unaligned,\n  files: {}, {} metadata operations a process; {} \
+         with {device}, {}, {}",
+        counted(run.processes.into(), "process", "processes"),
+        counted(features.requests(), "request", "requests"),
         run.request_bytes,
         percent(features.unaligned_requests, features.requests()),
         features.files,
         run.metadata_operations,
-        run.servers,
-        run.metadata_servers,
-        run.clients
+        counted(run.servers.into(), "server", "servers"),
+        counted(run.metadata_servers.into(), "metadata server", "metadata servers"),
+        counted(run.clients.into(), "client", "clients")
     )
 }

@@ -42,7 +42,7 @@ enum ServerDevice {
 /// A trace and the storage for which advice is wanted.
 #[derive(Args)]
 pub struct AdviceArguments {
-    /// A trace, or the features that `esker advise import --features` wrote
+    /// A trace, or the features that `esker advise trace` or `import` wrote with --features
     #[arg(required = true)]
     trace: Option<PathBuf>,
     /// The model that `esker advise model` wrote; simulated storage without one
@@ -128,7 +128,7 @@ fn features_of(path: &Path) -> Result<TraceFeatures> {
     let bytes = read_bounded(path, FEATURES_BYTES_MAX)?;
     serde_json::from_slice(&bytes).map_err(|error| {
         let message = format!(
-            "{shown}: neither a trace nor features ({error}); make one with `esker advise import`"
+            "{shown}: neither a trace nor features ({error}); make one with `esker advise trace` or `import`"
         );
         Error::new(Kind::Corrupt, message)
     })
