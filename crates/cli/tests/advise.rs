@@ -2,6 +2,7 @@
 //! `esker advise` as users run it.
 
 use std::io::Read;
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::ExitStatusExt;
 use std::process::Stdio;
 use std::time::Duration;
@@ -107,6 +108,55 @@ fn a_program_is_traced() {
     esker.ok(["advise", "verify", "c.arrow"]);
     let said = esker.fails(2, ["advise", "trace", "--ouput", "c.arrow", "--", "true"]);
     assert!(said.contains("no option --ouput"), "{said}");
+}
+
+/// A trace is found where it was asked for, whatever is there, and whatever the program does there.
+#[test]
+fn traces_are_whole_wherever_they_are_written() {
+    let esker = Esker::without_store();
+    std::fs::write(esker.path("data"), "some text").expect("written");
+    // All names of a file lead to the trace, a link that leads nowhere makes its target, and modes stay.
+    std::fs::write(esker.path("first"), "earlier").expect("written");
+    std::fs::hard_link(esker.path("first"), esker.path("second")).expect("linked");
+    std::os::unix::fs::symlink("target", esker.path("dangling")).expect("made");
+    std::fs::write(esker.path("private"), "earlier").expect("written");
+    let private = std::fs::Permissions::from_mode(0o600);
+    std::fs::set_permissions(esker.path("private"), private).expect("changed");
+    for (output, read) in [("first", "second"), ("dangling", "target"), ("private", "private")] {
+        esker.ok(["advise", "trace", "-o", output, "--", "sh", "-c", "ls -A >listed; cat data"]);
+        esker.ok(["advise", "verify", read]);
+        let listed = std::fs::read_to_string(esker.path("listed")).expect("a listing");
+        assert!(!listed.contains(".esker-"), "{listed}");
+    }
+    assert!(esker.path("dangling").symlink_metadata().expect("it is there").is_symlink());
+    let mode = esker.path("private").metadata().expect("it is there").permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+    let same = ["advise", "trace", "-o", "first", "--features", "./first", "--", "true"];
+    esker.fails(2, same);
+    // A trace whose directory the program has removed is whole elsewhere.
+    std::fs::create_dir(esker.path("gone")).expect("made");
+    let gone =
+        ["advise", "trace", "-o", "gone/f.arrow", "--", "sh", "-c", "echo >data; rmdir gone"];
+    let said = esker.fails(3, gone);
+    let kept = said.split("another name: ").nth(1).and_then(|rest| rest.lines().next());
+    let kept = kept.unwrap_or_else(|| panic!("{said}")).to_owned();
+    esker.ok(["advise", "verify", &kept]);
+    std::fs::remove_file(kept).expect("removed");
+    // A path that the program removes selects, too.
+    let removed = ["advise", "trace", "-o", "f.arrow", "--path", "new", "--"];
+    let script = "mkdir new; echo x >new/f; rm -r new";
+    let output = esker.command([&removed[..], &["sh", "-c", script]].concat()).output();
+    let said = String::from_utf8_lossy(&output.expect("run").stderr).into_owned();
+    assert!(
+        said.contains("of which 1 reads or writes") && !said.contains("has all calls"),
+        "{said}"
+    );
+}
+
+/// Messages, and files in memory, are not what a trace is about.
+#[test]
+fn traces_leave_out_messages_and_maps() {
+    let esker = Esker::without_store();
     // Messages of a program are not its data.
     let script = format!(
         "{} advise trace -o e.arrow -- sh -c 'echo message; echo x >data' >messages 2>&1",

@@ -48,16 +48,21 @@ impl<'a> FileSelection<'a> {
             false => self.paths.iter().any(is_below),
         };
         if !is_taken && is_file_path(path) {
-            self.left_out += 1;
-            let end = path.iter().rposition(|byte| *byte == b'/').unwrap_or(0).max(1);
-            let directory = &path[..end.min(path.len())];
-            if let Some(calls) = self.directories.get_mut(directory) {
-                *calls += 1;
-            } else if self.directories.len() < DIRECTORIES_MAX {
-                self.directories.insert(directory.to_owned(), 1);
-            }
+            self.leave_out(path);
         }
         is_taken
+    }
+
+    /// Counts a call on a file that is not taken.
+    pub fn leave_out(&mut self, path: &[u8]) {
+        self.left_out += 1;
+        let end = path.iter().rposition(|byte| *byte == b'/').unwrap_or(0).max(1);
+        let directory = &path[..end.min(path.len())];
+        if let Some(calls) = self.directories.get_mut(directory) {
+            *calls += 1;
+        } else if self.directories.len() < DIRECTORIES_MAX {
+            self.directories.insert(directory.to_owned(), 1);
+        }
     }
 
     /// Calls on files that were not taken.

@@ -42,6 +42,8 @@ pub struct RecordingSummary {
     pub processes: u64,
     /// Files that were mapped into memory, where no accesses to them are recorded.
     pub mapped_files: u64,
+    /// If no call was on the files that were asked for, so that the trace has all: the calls that there were.
+    pub instead: Option<ImportSummary>,
 }
 
 /// The files of a log that become a trace.
@@ -53,7 +55,8 @@ pub struct RecordedFiles<'a> {
     pub outputs: &'a [Vec<u8>],
 }
 
-/// Writes the trace of `files` of `log` to `output`; errors name the trace `object`.
+/// Writes the trace of `files` of `log` to `output`; if no call is on these, of all files, since the program may not
+/// run again. Errors name the trace `object`.
 ///
 /// # Errors
 /// `Corrupt` for a log that a program has overwritten; `TooLarge` for more paths than a trace holds; as the
@@ -64,7 +67,14 @@ pub fn import_recording<W: Write>(
     output: W,
     files: RecordedFiles<'_>,
 ) -> Result<(W, RecordingSummary)> {
-    let processes = RecordedProcesses::find(log, files)?;
+    let mut processes = RecordedProcesses::find(log, files)?;
+    let all = [b"/".to_vec()];
+    let (mut files, mut instead) = (files, None);
+    if processes.ranks.is_empty() && processes.left_out.left_out > 0 {
+        files = RecordedFiles { paths: &all, outputs: &[] };
+        let found = RecordedProcesses::find(log, files)?;
+        instead = Some(std::mem::replace(&mut processes, found).left_out);
+    }
     let program = processes.program.as_deref().map_or_else(|| object.to_owned(), super::path_text);
     let origin = TraceOrigin { program, source: "recording".into(), epoch_ns: log.epoch_ns() };
     let mut import = RecordingImport {
@@ -78,7 +88,8 @@ pub fn import_recording<W: Write>(
         RecordedEvent::Call(call) => import.add(log, &processes, &call),
         RecordedEvent::Process(_) => Ok(()),
     })?;
-    import.finish(&processes)
+    let (output, summary) = import.finish(&processes)?;
+    Ok((output, RecordingSummary { instead, ..summary }))
 }
 
 /// The processes of a log.
@@ -89,6 +100,8 @@ struct RecordedProcesses {
     program: Option<Vec<u8>>,
     count: u64,
     without_streams: u64,
+    /// The calls on other files.
+    left_out: ImportSummary,
 }
 
 impl RecordedProcesses {
@@ -132,6 +145,8 @@ impl RecordedProcesses {
         })?;
         let asked = |process| asked_ranks.get(&process).copied();
         found.ranks = number_ranks(asked, &transferring, &with_records);
+        found.left_out.left_out = files.selection.left_out();
+        found.left_out.left_out_directories = files.selection.directories();
         Ok(found)
     }
 }
@@ -169,19 +184,24 @@ impl<'a> SelectedFiles<'a> {
             return Ok(Some(*file));
         }
         if let Some(path) = self.refused.get(&text) {
-            self.selection.takes(path);
+            // An empty one is unknown.
+            if !path.is_empty() {
+                self.selection.leave_out(path);
+            }
             return Ok(None);
         }
-        let Some(path) = log.path(text)? else { return Ok(None) };
-        let path = self.real_paths.of(&path, follows_links(operation));
+        let path = log.path(text)?;
+        let path = path.map(|path| self.real_paths.of(&path, follows_links(operation)));
+        let path = path.unwrap_or_default();
         let is_output = self.files.paths.is_empty() && self.files.outputs.contains(&path);
-        if is_output || !self.selection.takes(&path) {
+        if is_output {
+            self.selection.leave_out(&path);
+        }
+        if is_output || path.is_empty() || !self.selection.takes(&path) {
             if self.refused.len() == REFUSED_MAX {
                 self.refused.clear();
             }
-            if !is_output {
-                self.refused.insert(text, path);
-            }
+            self.refused.insert(text, path);
             return Ok(None);
         }
         let file = file(&path)?;
@@ -273,7 +293,13 @@ impl<W: Write> RecordingImport<'_, W> {
         };
         let RecordedProcesses { count, without_streams, .. } = *processes;
         let mapped_files = self.mapped.len() as u64;
-        let summary = RecordingSummary { import, without_streams, processes: count, mapped_files };
+        let summary = RecordingSummary {
+            import,
+            without_streams,
+            processes: count,
+            mapped_files,
+            instead: None,
+        };
         Ok((self.writer.finish()?, summary))
     }
 }
@@ -283,6 +309,13 @@ fn follows_links(operation: u32) -> bool {
     let operation = u8::try_from(operation).ok().and_then(TraceOperation::of_number);
     use TraceOperation::{Close, Create, List, Open, Read, Seek, Sync, Truncate, Write};
     matches!(operation, Some(Close | Create | List | Open | Read | Seek | Sync | Truncate | Write))
+}
+
+/// The path of `path`, which is absolute, without symbolic links as far as its directories exist, as imports of
+/// recordings have it.
+#[must_use]
+pub fn real_path(path: &[u8]) -> Vec<u8> {
+    RealPaths::default().of(path, true)
 }
 
 /// The paths at which files are that programs have named.

@@ -25,13 +25,23 @@ static int each(const char *path, const struct stat *at, int kind, struct FTW *w
     if (kind == FTW_F) close(open(path + walk->base, O_RDONLY));
     return 0;
 }
+// Functions of the C library that a program may have as its own.
+int fileno(FILE *stream) { return 1000; }
+int getpagesize(void) { return 3; }
+long syscall(long number, ...) { abort(); }
 int main(void) {
     char *nowhere = (char *)8;
     struct stat attributes;
+    fcntl(open(".", O_RDONLY), F_DUPFD, 200);
     show("closedir", closedir(0));
     show("open", open(nowhere, O_RDONLY));
     show("stat", stat(nowhere, &attributes));
     show("rename", rename(nowhere, "x"));
+    // Refused before the kernel reads the name.
+    show("access", access(nowhere, 0xff));
+    show("truncate", truncate(nowhere, -1));
+    show("unlinkat", unlinkat(AT_FDCWD, nowhere, 0x7777));
+    show("readlink", readlink(nowhere, nowhere, 0));
     int file = open("data", O_RDWR | O_CREAT, 0600);
     show("writev", writev(file, (struct iovec *)nowhere, 2));
     show("writev", writev(file, (struct iovec *)&attributes, 2000000));
@@ -53,7 +63,7 @@ int main(void) {
     show("swapcontext", swapcontext(&here, &there));
     // Descriptors that the C library closes by itself.
     FILE *pipe = popen("echo", "r");
-    int number = fileno(pipe);
+    int number = fileno_unlocked(pipe);
     char byte;
     show("pipe", read(number, &byte, 1));
     show("pclose", pclose(pipe));
@@ -65,6 +75,12 @@ int main(void) {
     close(open("tree/leaf", O_RDONLY | O_CREAT, 0600));
     show("nftw", nftw("tree", each, 8, FTW_CHDIR));
     off_t from = 3;
+    // A working directory without a name.
+    mkdir("gone", 0700);
+    chdir("gone");
+    rmdir("../gone");
+    for (int time = 0; time < 100; time++) access("name", R_OK);
+    chdir("/proc/self/fd/200");
     show("sent", sendfile(open("sent", O_WRONLY | O_CREAT, 0600), file, &from, 4));
     struct iovec parts[2] = {{"one", 3}, {"three", 5}};
     show("writev", writev(file, parts, 2));

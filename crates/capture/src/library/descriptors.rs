@@ -10,7 +10,7 @@ use core::ffi::{CStr, c_int};
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use super::call_slot::TEXT_BYTES_MAX;
-use super::kernel::{self, AT_FDCWD};
+use super::kernel::{self, AT_FDCWD, WorkingDirectory};
 use super::log_writer::LogWriter;
 
 /// Descriptors with entries; the paths of others are asked for with each call.
@@ -54,20 +54,27 @@ pub fn directory_of(writer: &LogWriter, descriptor: c_int) -> u64 {
     if descriptor != AT_FDCWD {
         return file_of(writer, descriptor).unwrap_or(UNKNOWN);
     }
+    // A child of `vfork` has its own.
+    let is_certain = WALKS.load(Ordering::Relaxed) == 0 && writer.owns_memory();
     let known = WORKING_DIRECTORY.load(Ordering::Relaxed);
-    let moves = WALKS.load(Ordering::Relaxed) != 0;
-    if known != UNKNOWN && !moves {
-        return known;
+    if known != UNKNOWN && is_certain {
+        return if known == NO_FILE { UNKNOWN } else { known };
     }
     let mut short = [0; SHORT_BYTES];
     let text = match kernel::working_directory(&mut short) {
-        Some(length) => writer.put_text(0, &short[..length]),
-        None => writer.put_text_with(0, TEXT_BYTES_MAX, kernel::working_directory),
+        WorkingDirectory::Path(length) => writer.put_text(0, &short[..length]),
+        WorkingDirectory::TooLong => {
+            writer.put_text_with(0, TEXT_BYTES_MAX, |into| match kernel::working_directory(into) {
+                WorkingDirectory::Path(length) => Some(length),
+                _ => None,
+            })
+        }
+        WorkingDirectory::Nowhere => NO_FILE,
     };
-    if !moves && writer.owns_memory() {
+    if is_certain {
         WORKING_DIRECTORY.store(text, Ordering::Relaxed);
     }
-    text
+    if text == NO_FILE { UNKNOWN } else { text }
 }
 
 /// Makes `walk`, in which the C library itself may change the working directory.

@@ -18,6 +18,7 @@ use super::streams::{self, Stream};
 const O_CREAT: c_int = 0o100;
 /// The bit of `O_TMPFILE` beside that of `O_DIRECTORY`.
 const O_TMPFILE: c_int = 0o20_000_000;
+const FTW_CHDIR: c_int = 4;
 const F_DUPFD: c_int = 0;
 const F_DUPFD_CLOEXEC: c_int = 1030;
 const AT_REMOVEDIR: c_int = 0x200;
@@ -25,9 +26,8 @@ const AT_REMOVEDIR: c_int = 0x200;
 type Path = *const c_char;
 type Bytes = *mut c_void;
 
-unsafe extern "C" {
-    fn dirfd(directory: Stream) -> c_int;
-}
+// A program may have a function of its own by this name.
+static DIRFD: NextFunction = NextFunction::new("dirfd\0");
 
 /// A buffer of a transfer with several.
 #[repr(C)]
@@ -131,14 +131,24 @@ unsafe fn directory_closed(directory: Stream, call: impl FnOnce() -> c_int) -> c
     if directory.is_null() {
         return call();
     }
-    // SAFETY: the caller's.
-    recorded::close(CLOSE, unsafe { dirfd(directory) }, call)
+    // SAFETY: the function of this name has this type, and the caller's.
+    let descriptor = unsafe {
+        let dirfd: unsafe extern "C" fn(Stream) -> c_int = core::mem::transmute(DIRFD.find());
+        dirfd(directory)
+    };
+    recorded::close(CLOSE, descriptor, call)
 }
 
 fn range_closed(first: c_uint, last: c_uint) {
     if let Some(writer) = LogWriter::get() {
         forget_range(&writer, first, last);
     }
+}
+
+/// The path, unless it is in the buffer that the call writes to.
+fn apart(path: Path, into: Bytes, bytes: usize) -> Path {
+    let is_inside = (path as usize).wrapping_sub(into as usize) < bytes;
+    if is_inside { core::ptr::null() } else { path }
 }
 
 fn directory_changed(result: c_int) -> c_int {
@@ -221,7 +231,7 @@ hooks! {
     [close_range](first: c_uint, last: c_uint, flags: c_int) -> c_int, next => { range_closed(first, last); next() };
     [chdir](path: Path) -> c_int, next => directory_changed(next());
     [fchdir](fd: c_int) -> c_int, next => directory_changed(next());
-    [nftw, nftw64](path: Path, each: Bytes, depth: c_int, flags: c_int) -> c_int, next => walk(next);
+    [nftw, nftw64](path: Path, each: Bytes, depth: c_int, flags: c_int) -> c_int, next => if flags & FTW_CHDIR == 0 { next() } else { walk(next) };
     [fts_read, fts64_read](walked: Stream) -> Stream, next => walk(next);
     [fts_children, fts64_children](walked: Stream, options: c_int) -> Stream, next => walk(next);
     [fts_close, fts64_close](walked: Stream) -> c_int, next => walk(next);
@@ -270,8 +280,8 @@ hooks! {
     [statx](at: c_int, path: Path, flags: c_int, mask: c_uint, into: Bytes) -> c_int, next => unsafe { stat_named((at, path), next) };
     [access](path: Path, mode: c_int) -> c_int, next => unsafe { stat_named((AT_FDCWD, path), next) };
     [faccessat](at: c_int, path: Path, mode: c_int, flags: c_int) -> c_int, next => unsafe { stat_named((at, path), next) };
-    [readlink](path: Path, into: Bytes, bytes: usize) -> isize, next => unsafe { recorded::named((STAT, 0), (AT_FDCWD, path), next, |result| *result as i64) };
-    [readlinkat](at: c_int, path: Path, into: Bytes, bytes: usize) -> isize, next => unsafe { recorded::named((STAT, 0), (at, path), next, |result| *result as i64) };
+    [readlink](path: Path, into: Bytes, bytes: usize) -> isize, next => unsafe { recorded::named((STAT, 0), (AT_FDCWD, apart(path, into, bytes)), next, |result| *result as i64) };
+    [readlinkat](at: c_int, path: Path, into: Bytes, bytes: usize) -> isize, next => unsafe { recorded::named((STAT, 0), (at, apart(path, into, bytes)), next, |result| *result as i64) };
 
     [opendir](path: Path) -> Stream, next => unsafe { recorded::named((LIST, 0), (AT_FDCWD, path), next, |directory| if directory.is_null() { -1 } else { 0 }) };
     [unlink, remove](path: Path) -> c_int, next => unsafe { change(UNLINK, (AT_FDCWD, path), next) };
@@ -298,5 +308,5 @@ hooks! {
     [setxattr, lsetxattr](path: Path, name: Path, value: Bytes, bytes: usize, flags: c_int) -> c_int, next => unsafe { change(SET_ATTRIBUTES, (AT_FDCWD, path), next) };
     [fsetxattr](fd: c_int, name: Path, value: Bytes, bytes: usize, flags: c_int) -> c_int, next => recorded::open_file(SET_ATTRIBUTES, (fd, 0, 0), next);
     [removexattr, lremovexattr](path: Path, name: Path) -> c_int, next => unsafe { change(SET_ATTRIBUTES, (AT_FDCWD, path), next) };
-    [getxattr, lgetxattr](path: Path, name: Path, into: Bytes, bytes: usize) -> isize, next => unsafe { recorded::named((STAT, 0), (AT_FDCWD, path), next, |result| *result as i64) };
+    [getxattr, lgetxattr](path: Path, name: Path, into: Bytes, bytes: usize) -> isize, next => unsafe { recorded::named((STAT, 0), (AT_FDCWD, apart(path, into, bytes)), next, |result| *result as i64) };
 }

@@ -5,6 +5,8 @@
 use core::ffi::{CStr, c_char, c_int, c_long, c_uint, c_void};
 use core::sync::atomic::{AtomicU32, Ordering};
 
+use super::next_function::NextFunction;
+
 /// Numbers of system calls; see `asm/unistd.h`.
 #[cfg(target_arch = "x86_64")]
 mod number {
@@ -21,6 +23,7 @@ mod number {
     pub const EXIT_GROUP: i64 = 231;
     pub const OPENAT: i64 = 257;
     pub const READLINKAT: i64 = 267;
+    pub const FACCESSAT: i64 = 269;
 }
 
 /// Numbers of system calls; see `asm-generic/unistd.h`.
@@ -39,6 +42,7 @@ mod number {
     pub const EXIT_GROUP: i64 = 94;
     pub const OPENAT: i64 = 56;
     pub const READLINKAT: i64 = 78;
+    pub const FACCESSAT: i64 = 48;
 }
 
 /// The working directory, in calls that take a directory.
@@ -61,15 +65,17 @@ struct TimeSpec {
 }
 
 unsafe extern "C" {
-    fn syscall(number: c_long, ...) -> c_long;
-    fn clock_gettime(clock: c_int, time: *mut TimeSpec) -> c_int;
     fn __errno_location() -> *mut c_int;
-    fn getpagesize() -> c_int;
     fn pthread_key_create(key: *mut c_uint, end: Option<extern "C" fn(*mut c_void)>) -> c_int;
     fn pthread_getspecific(key: c_uint) -> *mut c_void;
     fn pthread_setspecific(key: c_uint, value: *const c_void) -> c_int;
-    fn getenv(name: *const c_char) -> *const c_char;
 }
+
+// Programs may have functions of their own by these names.
+static SYSCALL: NextFunction = NextFunction::new("syscall\0");
+static CLOCK_GETTIME: NextFunction = NextFunction::new("clock_gettime\0");
+static GETPAGESIZE: NextFunction = NextFunction::new("getpagesize\0");
+static GETENV: NextFunction = NextFunction::new("getenv\0");
 
 /// The error number of the thread.
 pub fn error_number() -> c_int {
@@ -83,17 +89,21 @@ pub fn set_error_number(number: c_int) {
     unsafe { *__errno_location() = number }
 }
 
-/// Makes a system call; -1 for any error.
+/// Makes a system call; an error is a negative number.
 ///
 /// # Safety
 /// The arguments are valid for the call.
 unsafe fn call(number: i64, arguments: [i64; 6]) -> i64 {
+    type Syscall = unsafe extern "C" fn(c_long, ...) -> c_long;
+    // SAFETY: the function of this name has this type.
+    let syscall: Syscall = unsafe { core::mem::transmute(SYSCALL.find()) };
     let before = error_number();
     let [first, second, third, fourth, fifth, sixth] = arguments;
     // SAFETY: the caller's.
     let result = unsafe { syscall(number, first, second, third, fourth, fifth, sixth) };
+    let error = error_number();
     set_error_number(before);
-    result
+    if result == -1 { -i64::from(error) } else { result }
 }
 
 /// Ends the process.
@@ -106,6 +116,9 @@ pub fn exit(code: i64) -> ! {
 
 /// The time by the monotonic clock of `esker_base`, which goes on while the machine is suspended.
 pub fn now_ns() -> u64 {
+    type ClockGettime = unsafe extern "C" fn(c_int, *mut TimeSpec) -> c_int;
+    // SAFETY: the function of this name has this type.
+    let clock_gettime: ClockGettime = unsafe { core::mem::transmute(CLOCK_GETTIME.find()) };
     let mut time = TimeSpec::default();
     // SAFETY: the C library writes to `time`.
     unsafe { clock_gettime(CLOCK_BOOTTIME, &raw mut time) };
@@ -171,13 +184,34 @@ pub fn read_link(path: &CStr, into: &mut [u8]) -> Option<usize> {
     usize::try_from(unsafe { call(number::READLINKAT, arguments) }).ok()
 }
 
-/// Reads the path of the working directory; returns its length, or `None` if `into` has no room for it.
-pub fn working_directory(into: &mut [u8]) -> Option<usize> {
+/// Checks whether a name exists; returns 0, or an error as a negative number.
+pub fn check_name(directory: c_int, name: *const c_char) -> i64 {
+    // SAFETY: the kernel checks the memory of the name.
+    unsafe { call(number::FACCESSAT, [directory.into(), name as i64, 0, 0, 0, 0]) }
+}
+
+/// The path of the working directory.
+pub enum WorkingDirectory {
+    /// A path of this length.
+    Path(usize),
+    /// There is no room for it.
+    TooLong,
+    /// It has been removed, or cannot be reached.
+    Nowhere,
+}
+
+/// Reads the path of the working directory.
+pub fn working_directory(into: &mut [u8]) -> WorkingDirectory {
+    const ERANGE: i64 = 34;
     let arguments = [into.as_mut_ptr() as i64, into.len() as i64, 0, 0, 0, 0];
     // SAFETY: the kernel writes to `into` only.
     let length = unsafe { call(number::GETCWD, arguments) };
-    // It counts the zero byte.
-    usize::try_from(length - 1).ok()
+    match usize::try_from(length) {
+        // It counts the zero byte.
+        Ok(length) if into.starts_with(b"/") => WorkingDirectory::Path(length.saturating_sub(1)),
+        Err(_) if length == -ERANGE => WorkingDirectory::TooLong,
+        _ => WorkingDirectory::Nowhere,
+    }
 }
 
 /// Maps `bytes` of the file at `path` from `offset` on, to be shared with others.
@@ -193,7 +227,12 @@ pub fn map_shared(path: *const u8, offset: usize, bytes: usize) -> Option<*mut u
     let address = unsafe { call(number::MMAP, arguments) };
     // SAFETY: the descriptor is one that was just opened.
     unsafe { call(number::CLOSE, [descriptor, 0, 0, 0, 0, 0]) };
-    (address != -1).then_some(address as *mut u8)
+    is_address(address).then_some(address as *mut u8)
+}
+
+/// False for the results of calls that failed.
+fn is_address(result: i64) -> bool {
+    !(-4095..0).contains(&result)
 }
 
 /// Removes a map.
@@ -208,7 +247,7 @@ pub fn map_page_wiped_by_fork() -> Option<*mut u32> {
     let arguments = [0, PAGE_BYTES, PROT_READ_WRITE, MAP_PRIVATE_ANONYMOUS, -1, 0];
     // SAFETY: the kernel chooses the address.
     let address = unsafe { call(number::MMAP, arguments) };
-    if address == -1 {
+    if !is_address(address) {
         return None;
     }
     // SAFETY: the page was just mapped.
@@ -218,8 +257,11 @@ pub fn map_page_wiped_by_fork() -> Option<*mut u32> {
 
 /// Lets the memory of `bytes` at `address` be written; false if the kernel refuses.
 pub fn make_writable(address: *mut c_void, bytes: usize) -> bool {
-    // SAFETY: the function has no arguments.
-    let page_bytes = unsafe { getpagesize() } as usize;
+    // SAFETY: the function of this name has this type.
+    let page_bytes = unsafe {
+        let getpagesize: unsafe extern "C" fn() -> c_int = core::mem::transmute(GETPAGESIZE.find());
+        getpagesize() as usize
+    };
     let from = address as usize / page_bytes * page_bytes;
     let end = (address as usize + bytes).next_multiple_of(page_bytes);
     let arguments = [from as i64, (end - from) as i64, PROT_READ_WRITE, 0, 0, 0];
@@ -229,8 +271,12 @@ pub fn make_writable(address: *mut c_void, bytes: usize) -> bool {
 
 /// The number in the variable `name` of the environment.
 pub fn number_in_environment(name: &CStr) -> Option<u32> {
-    // SAFETY: the C library reads the name.
-    let value = unsafe { getenv(name.as_ptr()) };
+    // SAFETY: the function of this name has this type, and reads the name.
+    let value = unsafe {
+        let getenv: unsafe extern "C" fn(*const c_char) -> *const c_char =
+            core::mem::transmute(GETENV.find());
+        getenv(name.as_ptr())
+    };
     if value.is_null() {
         return None;
     }

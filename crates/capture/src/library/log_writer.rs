@@ -173,11 +173,12 @@ impl LogWriter {
         Some((first, slot.cast()))
     }
 
-    /// Stops recording in this process.
+    /// Stops recording in this process, and a parent whose memory it has.
     fn lose<T>(&self) -> Option<T> {
-        self.header(LOST_AT).fetch_add(1, Ordering::Relaxed);
-        if self.owns_memory() {
-            PHASE.store(STOPPED, Ordering::Relaxed);
+        let stopped =
+            PHASE.compare_exchange(OPEN, STOPPED, Ordering::Relaxed, Ordering::Relaxed).is_ok();
+        if stopped {
+            self.header(LOST_AT).fetch_add(1, Ordering::Relaxed);
         }
         None
     }

@@ -5,7 +5,7 @@
 use core::ffi::{CStr, c_char, c_int, c_void};
 
 use super::call_slot::operation::{CREATE, OPEN, RENAME, RENAME_TARGET};
-use super::descriptors::{closing, directory_of, file_of, opened};
+use super::descriptors::{closing, directory_of, file_of, forget_working_directory, opened};
 use super::kernel::{self, AT_FDCWD};
 use super::log_writer::{BegunCall, LogWriter, logged_result};
 
@@ -153,7 +153,7 @@ pub fn close(operation: u32, descriptor: c_int, call: impl FnOnce() -> c_int) ->
 /// Makes `call`, which opens `path` and returns a descriptor; `is_named` is false if the file gets no name.
 ///
 /// # Safety
-/// `path` is null or points to a string, or the call fails with `EFAULT`.
+/// `path` is null, points to a string, or the call fails before it reads the string.
 pub unsafe fn open(
     (directory, path): (c_int, *const c_char),
     (makes, is_named): (bool, bool),
@@ -199,7 +199,7 @@ pub unsafe fn open_stream<S>(
 /// Makes `call`, of the name `path`.
 ///
 /// # Safety
-/// `path` is null or points to a string, or the call fails with `EFAULT`.
+/// `path` is null, points to a string, or the call fails before it reads the string.
 pub unsafe fn named<R>(
     (operation, offset): (u32, i64),
     path: (c_int, *const c_char),
@@ -239,21 +239,38 @@ pub unsafe fn rename(
             begun.set_file(unsafe { put_path(&writer, path, logged) });
             begun.end_at(end_ns, logged, (0, 0));
         }
+        // It may have been the working directory, or one above.
+        forget_working_directory(&writer);
     }
     result
+}
+
+const EFAULT: i64 = 14;
+
+/// True if a call with this result has read the name that it was given: it succeeded, or failed for something that
+/// only the name says.
+fn has_read_name(result: i64) -> bool {
+    // EACCES, EBUSY, EDQUOT, EEXIST, EISDIR, ELOOP, EMFILE, ENFILE, ENODATA, ENOENT, ENOSPC, ENOTDIR, ENOTEMPTY,
+    // ENXIO, EROFS, ETXTBSY, EXDEV.
+    const OF_NAMES: [i64; 17] = [13, 16, 122, 17, 21, 40, 24, 23, 61, 2, 28, 20, 39, 6, 30, 26, 18];
+    result >= 0 || OF_NAMES.contains(&-result)
 }
 
 /// Puts the path at which a name leads from a directory, after a call with this result; 0 if it is unknown.
 ///
 /// # Safety
-/// The name is null or a string, or the call failed with `EFAULT`.
+/// The name is null, a string, or the call failed before it read the name.
 unsafe fn put_path(
     writer: &LogWriter,
     (directory, path): (c_int, *const c_char),
     result: i64,
 ) -> u64 {
-    const EFAULT: i64 = 14;
-    if path.is_null() || result == -EFAULT {
+    // Other errors may be of flags, which the kernel looks at before the name.
+    let is_readable = || {
+        has_read_name(result)
+            || result != -EFAULT && has_read_name(kernel::check_name(directory, path))
+    };
+    if path.is_null() || !is_readable() {
         return 0;
     }
     // SAFETY: the caller's.

@@ -11,7 +11,7 @@ use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
 use super::call_slot::operation::{CLOSE, READ, SEEK, WRITE};
 use super::kernel;
-use super::next_function::find_symbol;
+use super::next_function::{NextFunction, find_symbol};
 use super::recorded::{close, seek, transfer};
 
 /// Places of functions in a table, of which the first two are unused numbers.
@@ -28,9 +28,8 @@ static KNOWN: [AtomicPtr<c_void>; FUNCTIONS] =
     [const { AtomicPtr::new(core::ptr::null_mut()) }; FUNCTIONS];
 static ARE_RECORDED: AtomicBool = AtomicBool::new(false);
 
-unsafe extern "C" {
-    fn fileno(stream: Stream) -> c_int;
-}
+// A program may have a function of its own by this name.
+static FILENO: NextFunction = NextFunction::new("fileno\0");
 
 /// True if the calls of streams are recorded.
 pub fn are_recorded() -> bool {
@@ -46,8 +45,11 @@ pub unsafe fn descriptor(stream: Stream) -> c_int {
         return -1;
     }
     let before = kernel::error_number();
-    // SAFETY: the caller's.
-    let descriptor = unsafe { fileno(stream) };
+    // SAFETY: the function of this name has this type, and the caller's.
+    let descriptor = unsafe {
+        let fileno: unsafe extern "C" fn(Stream) -> c_int = core::mem::transmute(FILENO.find());
+        fileno(stream)
+    };
     kernel::set_error_number(before);
     descriptor
 }

@@ -16,7 +16,7 @@ use esker_advisor::trace::{ImportSummary, features, join_traces};
 use esker_base::{Error, Kind, Result};
 use serde_json::json;
 
-use super::imported_calls::{ImportedCalls, TraceOutputs, write_features};
+use super::imported_calls::{ImportedCalls, TraceOutputs, real_paths, write_features};
 use super::open_trace;
 use super::output_file::OutputFile;
 use crate::context::CommandContext;
@@ -103,7 +103,7 @@ impl AdviseImport {
 
     fn join_traces(&self, context: &CommandContext) -> Result<()> {
         let traces = self.logs.iter().map(|log| open_trace(log)).collect::<Result<Vec<_>>>()?;
-        let paths = self.selected_paths();
+        let paths = real_paths(&self.paths);
         self.import_calls(context, "traces", |output| join_traces(&traces, &paths, output))
     }
 
@@ -144,7 +144,7 @@ impl AdviseImport {
         };
         let log = self.log().display().to_string();
         let calls = ImportedCalls { log, output, paths: &self.paths };
-        let outputs = TraceOutputs::begin(output, self.features.as_deref())?;
+        let outputs = TraceOutputs::prepare(output, self.features.as_deref())?;
         let summary = outputs.write(|output| {
             let (output, summary) = import(output)?;
             calls.check_records(&summary)?;
@@ -174,7 +174,7 @@ impl AdviseImport {
         if let Some(output) = &self.output {
             // Nothing is made for a log without a trace.
             log.write_trace(std::io::sink())?;
-            records = OutputFile::begin(output)?.write(|output| log.write_trace(output))?;
+            records = OutputFile::prepare(output)?.write(|output| log.write_trace(output))?;
             let traced = features(&open_trace(output)?, STRIPE_BYTES_DEFAULT)?;
             transferring = Some(traced.processes);
         }

@@ -4,9 +4,11 @@
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::BufWriter;
-use std::path::Path;
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Path, PathBuf};
 
 use esker_advisor::features::{STRIPE_BYTES_DEFAULT, TraceFeatures};
+use esker_advisor::trace::recording::real_path;
 use esker_advisor::trace::{ImportSummary, features};
 use esker_base::{Error, Kind, Result};
 use serde_json::{Value, json};
@@ -19,21 +21,24 @@ use crate::{text, usage};
 /// Directories of calls that were left out that a report names.
 const DIRECTORIES_SHOWN: usize = 3;
 
-/// The files of an import, which are begun before there is anything to write.
-pub(super) struct TraceOutputs<'a> {
+/// The files of an import, of which it is known that they can be written before there is anything to write.
+pub(super) struct TraceOutputs {
     trace: OutputFile,
-    trace_path: &'a Path,
     features: Option<OutputFile>,
 }
 
-impl<'a> TraceOutputs<'a> {
-    /// Begins the trace and the file of its features.
-    pub fn begin(trace: &'a Path, features: Option<&Path>) -> Result<Self> {
-        if features == Some(trace) {
+impl TraceOutputs {
+    /// Prepares the trace and the file of its features.
+    pub fn prepare(trace: &Path, features: Option<&Path>) -> Result<Self> {
+        let features = features.map(OutputFile::prepare).transpose()?;
+        let trace = OutputFile::prepare(trace)?;
+        if features.as_ref().is_some_and(|features| features.path() == trace.path()) {
             usage::exit("the trace and its features are two files");
         }
-        let features = features.map(OutputFile::begin).transpose()?;
-        Ok(Self { trace: OutputFile::begin(trace)?, trace_path: trace, features })
+        if features.is_some() && !trace.is_file() {
+            usage::exit("features are computed from the trace, which must be a file for that");
+        }
+        Ok(Self { trace, features })
     }
 
     /// Writes the trace by `import`, and its features; a failed import leaves neither.
@@ -41,9 +46,10 @@ impl<'a> TraceOutputs<'a> {
         self,
         import: impl FnOnce(BufWriter<File>) -> Result<(BufWriter<File>, T)>,
     ) -> Result<T> {
+        let path = self.trace.path().to_owned();
         let imported = self.trace.write(import)?;
         if let Some(output) = self.features {
-            let found = features(&open_trace(self.trace_path)?, STRIPE_BYTES_DEFAULT)?;
+            let found = features(&open_trace(&path)?, STRIPE_BYTES_DEFAULT)?;
             output.write(|mut output| {
                 serde_json::to_writer(&mut output, &found)
                     .map_err(|error| Error::io(error.into(), "write the features"))?;
@@ -52,6 +58,15 @@ impl<'a> TraceOutputs<'a> {
         }
         Ok(imported)
     }
+}
+
+/// The paths that select files of traces of recordings: as they are, and without symbolic links.
+pub(super) fn real_paths(paths: &[OsString]) -> Vec<Vec<u8>> {
+    let absolute = paths.iter().map(|path| {
+        let absolute = std::path::absolute(path);
+        absolute.map_or_else(|_| path.clone(), PathBuf::into_os_string).into_vec()
+    });
+    absolute.flat_map(|path| [real_path(&path), path]).collect()
 }
 
 /// A log of calls on its way to a trace.
@@ -67,19 +82,24 @@ pub(super) struct ImportedCalls<'a> {
 impl ImportedCalls<'_> {
     /// Fails for a trace without records, and names the paths that the log has.
     pub fn check_records(&self, summary: &ImportSummary) -> Result<()> {
-        if summary.records > 0 {
-            return Ok(());
+        match summary.records {
+            0 => Err(Error::new(Kind::NotFound, self.describe_others(summary))),
+            _ => Ok(()),
         }
+    }
+
+    /// Says that no call is on the files that were asked for, and on which others calls are.
+    pub fn describe_others(&self, summary: &ImportSummary) -> String {
         let log = &self.log;
         let directories: Vec<String> = summary
             .left_out_directories
             .iter()
             .map(|(path, calls)| format!("{path} ({calls})"))
             .collect();
-        let what = match (directories.is_empty(), self.paths.is_empty()) {
+        match (directories.is_empty(), self.paths.is_empty()) {
             (true, _) => format!("{log}: no call is on a file"),
             (false, true) => format!(
-                "{log}: all calls are on files of the system, in {}; `--path /` imports them",
+                "{log}: all calls are on files of the system or on the output, in {}; `--path /` takes them",
                 directories.join(", ")
             ),
             (false, false) => {
@@ -90,8 +110,7 @@ impl ImportedCalls<'_> {
                     directories.join(", ")
                 )
             }
-        };
-        Err(Error::new(Kind::NotFound, what))
+        }
     }
 
     /// The report on an import as JSON.

@@ -2,62 +2,162 @@
 //! Output file: a file that a command writes, which appears whole or not at all.
 
 use std::fs::{File, Permissions};
-use std::io::{BufWriter, Write};
-use std::os::unix::fs::PermissionsExt;
+use std::io::{self, BufWriter, Write};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use esker_base::{Error, Result};
 use tempfile::{Builder, NamedTempFile};
 
-/// A file that is being written: a new one beside its path, which replaces what is there when it is finished, or
-/// the pipe or the device at the path.
+use crate::output::notice;
+
+/// Symbolic links that are followed, as in Linux.
+const LINKS_MAX: usize = 40;
+
+/// A file that will be written: a new one beside its path, which replaces what is there once it is whole, or the
+/// pipe or the device at the path.
 pub(super) struct OutputFile {
     path: PathBuf,
-    file: File,
-    unfinished: Option<NamedTempFile>,
+    kind: OutputKind,
+}
+
+enum OutputKind {
+    /// Nothing is at the path.
+    New,
+    /// A file with this mode that has no other name.
+    Replaced(Permissions),
+    /// A file with other names, which all get the content.
+    Overwritten(File),
+    /// A pipe or a device.
+    Stream(File),
 }
 
 impl OutputFile {
-    /// Begins the file at `path`; nothing changes there.
+    /// Prepares to write at `path`; nothing changes there.
     ///
     /// # Errors
-    /// As the file system answers, for everything that would keep the file from being finished.
-    pub fn begin(path: &Path) -> Result<Self> {
+    /// As the file system answers, if the file cannot be written.
+    pub fn prepare(path: &Path) -> Result<Self> {
         let failed = |error| Error::io(error, format!("make {}", path.display()));
-        let existing = match File::options().write(true).open(path) {
-            Ok(existing) => Some(existing),
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => None,
+        let path = resolve(path).map_err(failed)?;
+        let kind = match File::options().write(true).open(&path) {
+            Ok(file) => {
+                let found = file.metadata().map_err(failed)?;
+                match (found.is_file(), found.nlink()) {
+                    (true, 1) => OutputKind::Replaced(found.permissions()),
+                    (true, _) => OutputKind::Overwritten(file),
+                    (false, _) => OutputKind::Stream(file),
+                }
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                // It is removed at once: a program that runs meanwhile must not see it.
+                drop(beside(&path).map_err(failed)?);
+                OutputKind::New
+            }
             Err(error) => return Err(failed(error)),
         };
-        if let Some(existing) = existing
-            && !existing.metadata().map_err(failed)?.is_file()
-        {
-            return Ok(Self { path: path.to_owned(), file: existing, unfinished: None });
-        }
-        // What a symbolic link leads to is replaced, and not the link.
-        let path = path.canonicalize().unwrap_or_else(|_| path.to_owned());
-        let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
-        let unfinished = Builder::new()
-            .prefix(".esker-")
-            .permissions(Permissions::from_mode(0o666))
-            .tempfile_in(directory.unwrap_or(Path::new(".")))
-            .map_err(failed)?;
-        let file = unfinished.as_file().try_clone().map_err(failed)?;
-        Ok(Self { path, file, unfinished: Some(unfinished) })
+        Ok(Self { path, kind })
     }
 
-    /// Writes the file by `write`, and finishes it; without success nothing is left of it.
+    /// True for a file that can be read again.
+    pub fn is_file(&self) -> bool {
+        !matches!(self.kind, OutputKind::Stream(_))
+    }
+
+    /// The path, without symbolic links.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Writes the file by `write`; without success nothing is left of it.
+    ///
+    /// # Errors
+    /// Those of `write`; as the file system answers. A file that is whole but cannot get its name stays where the
+    /// error says.
     pub fn write<T>(
         self,
         write: impl FnOnce(BufWriter<File>) -> Result<(BufWriter<File>, T)>,
     ) -> Result<T> {
-        let Self { path, file, unfinished } = self;
-        let (mut written, done) = write(BufWriter::with_capacity(1 << 20, file))?;
+        let Self { path, kind } = self;
         let failed = |error| Error::io(error, format!("write {}", path.display()));
-        written.flush().map_err(failed)?;
-        if let Some(unfinished) = unfinished {
-            unfinished.persist(&path).map_err(|error| failed(error.error))?;
+        if let OutputKind::Stream(file) = kind {
+            return fill(file, write, failed);
         }
-        Ok(done)
+        // The program may have removed the directory.
+        let unfinished = beside(&path).or_else(|_| Builder::new().prefix("esker-").tempfile());
+        let mut unfinished = unfinished.map_err(failed)?;
+        let done = fill(unfinished.as_file().try_clone().map_err(failed)?, write, failed)?;
+        let named = match kind {
+            OutputKind::Replaced(permissions) => {
+                unfinished.as_file().set_permissions(permissions).map_err(failed)?;
+                rename_or_copy(unfinished, &path)
+            }
+            OutputKind::Overwritten(mut file) => {
+                copy(&mut unfinished, &mut file).map_err(|error| (error, unfinished))
+            }
+            _ => rename_or_copy(unfinished, &path),
+        };
+        let Err((error, unfinished)) = named else { return Ok(done) };
+        if let Ok((_, kept)) = unfinished.keep() {
+            notice(format!(
+                "{} is whole, but has another name: {}",
+                path.display(),
+                kept.display()
+            ));
+        }
+        Err(failed(error))
     }
+}
+
+/// A new file beside `path`.
+fn beside(path: &Path) -> io::Result<NamedTempFile> {
+    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+    let mode = Permissions::from_mode(0o666);
+    let directory = directory.unwrap_or(Path::new("."));
+    Builder::new().prefix(".esker-").permissions(mode).tempfile_in(directory)
+}
+
+fn fill<T>(
+    file: File,
+    write: impl FnOnce(BufWriter<File>) -> Result<(BufWriter<File>, T)>,
+    failed: impl Fn(io::Error) -> Error,
+) -> Result<T> {
+    let (mut written, done) = write(BufWriter::with_capacity(1 << 20, file))?;
+    written.flush().map_err(failed)?;
+    Ok(done)
+}
+
+/// Gives a whole file its name, or copies it there: in a directory with the sticky bit, a file of another user
+/// can be written, but not replaced.
+fn rename_or_copy(
+    unfinished: NamedTempFile,
+    path: &Path,
+) -> std::result::Result<(), (io::Error, NamedTempFile)> {
+    let Err(failed) = unfinished.persist(path) else { return Ok(()) };
+    let mut unfinished = failed.file;
+    let file = File::options().write(true).open(path);
+    let copied = file.and_then(|mut file| copy(&mut unfinished, &mut file));
+    copied.map_err(|_| (failed.error, unfinished))
+}
+
+fn copy(from: &mut NamedTempFile, to: &mut File) -> io::Result<()> {
+    let mut from = from.reopen()?;
+    to.set_len(0)?;
+    io::copy(&mut from, to).map(drop)
+}
+
+/// The path of what will be written at `path`, where symbolic links may lead to nothing yet.
+fn resolve(path: &Path) -> io::Result<PathBuf> {
+    let mut path = path.to_owned();
+    for _ in 0..LINKS_MAX {
+        let Ok(target) = std::fs::read_link(&path) else {
+            let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
+                return Ok(path);
+            };
+            let parent = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
+            return Ok(parent.canonicalize()?.join(name));
+        };
+        path = path.parent().unwrap_or(Path::new("/")).join(target);
+    }
+    Err(io::Error::from_raw_os_error(rustix::io::Errno::LOOP.raw_os_error()))
 }

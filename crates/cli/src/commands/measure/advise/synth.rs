@@ -104,7 +104,7 @@ impl AdviseSynth {
         let pattern = TracePattern::of_name(&self.pattern).expect("clap knows the names");
         let size = self.size.size();
         usage::value_of(size.check(pattern));
-        let output = OutputFile::begin(&self.output)?;
+        let output = OutputFile::prepare(&self.output)?;
         let records = output.write(|output| write_pattern(pattern, &size, output))?;
         if context.out.is_json() {
             return context.out.json(json!({"records": records, "case": size.case(pattern)}));

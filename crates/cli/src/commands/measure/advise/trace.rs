@@ -3,7 +3,7 @@
 
 use std::ffi::OsString;
 use std::fs::File;
-use std::io::{BufWriter, Seek};
+use std::io::BufWriter;
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -20,7 +20,7 @@ use esker_comm::launch::JobOutcome;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 use signal_hook::flag::register_conditional_default;
 
-use super::imported_calls::{ImportedCalls, TraceOutputs};
+use super::imported_calls::{ImportedCalls, TraceOutputs, real_paths};
 use crate::commands::programs::run_foreground;
 use crate::context::CommandContext;
 use crate::output::notice;
@@ -70,7 +70,8 @@ impl AdviseTrace {
             usage::exit("write the trace where? Give -o FILE");
         };
         let program = self.command[0].to_string_lossy().into_owned();
-        let outputs = TraceOutputs::begin(output, self.features.as_deref())?;
+        let outputs = TraceOutputs::prepare(output, self.features.as_deref())?;
+        let mut paths = real_paths(&self.paths);
         let spool = self.spool.clone().unwrap_or_else(std::env::temp_dir);
         let recorder = CallRecorder::begin(&spool, &SystemClock);
         let recorder = recorder.map_err(|error| {
@@ -85,7 +86,9 @@ impl AdviseTrace {
         }
         let log = recorder.end()?;
         let calls = ImportedCalls { log: program.clone(), output, paths: &self.paths };
-        let imported = outputs.write(|output| self.import(&log, &calls, output));
+        // Directories that a path leads through may be new, or gone.
+        paths.extend(real_paths(&self.paths));
+        let imported = outputs.write(|output| self.import((&log, &calls), &paths, output));
         let failed = outcome != JobOutcome::Success;
         match imported {
             Ok(summary) => report(context, &calls, &summary, &log)?,
@@ -101,48 +104,30 @@ impl AdviseTrace {
         Ok(ExitCode::from(outcome.exit_code()))
     }
 
-    /// Makes the trace of a log. The program has run, and may not run again: if no call is on the files that
-    /// were asked for, the trace has all calls.
+    /// Makes the trace of a log.
     fn import(
         &self,
-        log: &CallLog,
-        calls: &ImportedCalls<'_>,
+        (log, calls): (&CallLog, &ImportedCalls<'_>),
+        paths: &[Vec<u8>],
         output: BufWriter<File>,
     ) -> Result<(BufWriter<File>, RecordingSummary)> {
-        // Files have paths without symbolic links in a recording.
-        let paths = self.paths.iter().map(|path| {
-            let found = std::fs::canonicalize(path);
-            found.map_or_else(|_| path.clone(), PathBuf::into_os_string).into_vec()
-        });
-        let paths: Vec<Vec<u8>> = paths.collect();
         let own = ["/proc/self/fd/1", "/proc/self/fd/2"].map(std::fs::read_link);
         let own = own.into_iter().flatten().map(|path| path.into_os_string().into_vec());
         let own: Vec<Vec<u8>> = own.collect();
+        let files = RecordedFiles { paths, outputs: &own };
         let object = format!("the trace of {}", calls.log);
-        let import = |paths: &[Vec<u8>], output| {
-            let files = RecordedFiles { paths, outputs: &own };
-            import_recording(log, &object, output, files)
-        };
-        let (output, summary) = import(&paths, output)?;
+        let (output, summary) = import_recording(log, &object, output, files)?;
         if summary.processes == 0 {
             let what = format!(
                 "{} did not load the library that records calls, as static and set-user-id programs and \
-                 those of AddressSanitizer do not; `strace -f -ttt -T -y -s 0 -o LOG` and `esker advise import LOG` trace it",
+                 those of AddressSanitizer do not; `strace -f -ttt -T -y -s 0 -o LOG` and `esker advise \
+                 import LOG` trace it",
                 calls.log
             );
             return Err(Error::new(Kind::Unsupported, what));
         }
-        let Err(nothing) = calls.check_records(&summary.import) else {
-            return Ok((output, summary));
-        };
-        if summary.import.left_out == 0 {
-            return Err(nothing);
-        }
-        notice(format!("{nothing}; the trace has all calls"));
-        let failed = |error| Error::io(error, object.clone());
-        let mut file = output.into_inner().map_err(|error| failed(error.into_error()))?;
-        file.set_len(0).and_then(|()| file.rewind()).map_err(failed)?;
-        import(&[b"/".to_vec()], BufWriter::with_capacity(1 << 20, file))
+        calls.check_records(&summary.import)?;
+        Ok((output, summary))
     }
 }
 
@@ -159,7 +144,11 @@ fn report(
         value["without_streams"] = (*without_streams).into();
         value["mapped_files"] = (*mapped_files).into();
         value["ends_early"] = (log.unrecorded() > 0).into();
+        value["took_all"] = summary.instead.is_some().into();
         return context.out.json(value);
+    }
+    if let Some(others) = &summary.instead {
+        notice(format!("{}; the trace has all calls", calls.describe_others(others)));
     }
     calls.report(import).into_iter().for_each(notice);
     if *without_streams > 0 {
