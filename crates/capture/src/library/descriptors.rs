@@ -3,8 +3,8 @@
 //!
 //! A descriptor's entry is made when the program opens a file, by the path that it names, or when it first uses a
 //! descriptor that it has by other means (inherited, duplicated, received), by the path that the kernel knows.
-//! It goes when the program closes the descriptor. Programs that close descriptors without the C library are wrong about
-//! the names of later files that they open without it, too.
+//! It goes when the program closes the descriptor. If a program closes a descriptor and gets it again for another file,
+//! both without the C library, calls on it count for the first file.
 
 use core::ffi::{CStr, c_int};
 use core::sync::atomic::{AtomicU64, Ordering};

@@ -75,7 +75,9 @@ impl AdviseTrace {
         let spool = self.spool.clone().unwrap_or_else(std::env::temp_dir);
         let recorder = CallRecorder::begin(&spool, &SystemClock);
         let recorder = recorder.map_err(|error| {
-            error.within("no room for the log of calls; --spool DIR names another directory")
+            error.within(
+                "the log of calls cannot be kept; --spool DIR names another directory for it",
+            )
         })?;
         let outcome = run_foreground::run(&self.command, vec![recorder.variable()]);
         let outcome = outcome.map_err(|error| error.within("could not start the program"))?;
@@ -88,7 +90,7 @@ impl AdviseTrace {
         let calls = ImportedCalls { log: program.clone(), output, paths: &self.paths };
         // Directories that a path leads through may be new, or gone.
         paths.extend(real_paths(&self.paths));
-        let imported = outputs.write(|output| self.import((&log, &calls), &paths, output));
+        let imported = outputs.write(|output| import((&log, &calls), &paths, output));
         let failed = outcome != JobOutcome::Success;
         match imported {
             Ok(summary) => report(context, &calls, &summary, &log)?,
@@ -103,32 +105,31 @@ impl AdviseTrace {
         }
         Ok(ExitCode::from(outcome.exit_code()))
     }
+}
 
-    /// Makes the trace of a log.
-    fn import(
-        &self,
-        (log, calls): (&CallLog, &ImportedCalls<'_>),
-        paths: &[Vec<u8>],
-        output: BufWriter<File>,
-    ) -> Result<(BufWriter<File>, RecordingSummary)> {
-        let own = ["/proc/self/fd/1", "/proc/self/fd/2"].map(std::fs::read_link);
-        let own = own.into_iter().flatten().map(|path| path.into_os_string().into_vec());
-        let own: Vec<Vec<u8>> = own.collect();
-        let files = RecordedFiles { paths, outputs: &own };
-        let object = format!("the trace of {}", calls.log);
-        let (output, summary) = import_recording(log, &object, output, files)?;
-        if summary.processes == 0 {
-            let what = format!(
-                "{} did not load the library that records calls, as static and set-user-id programs and \
-                 those of AddressSanitizer do not; `strace -f -ttt -T -y -s 0 -o LOG` and `esker advise \
-                 import LOG` trace it",
-                calls.log
-            );
-            return Err(Error::new(Kind::Unsupported, what));
-        }
-        calls.check_records(&summary.import)?;
-        Ok((output, summary))
+/// Makes the trace of a log.
+fn import(
+    (log, calls): (&CallLog, &ImportedCalls<'_>),
+    paths: &[Vec<u8>],
+    output: BufWriter<File>,
+) -> Result<(BufWriter<File>, RecordingSummary)> {
+    let own = ["/proc/self/fd/1", "/proc/self/fd/2"].map(std::fs::read_link);
+    let own = own.into_iter().flatten().map(|path| path.into_os_string().into_vec());
+    let own: Vec<Vec<u8>> = own.collect();
+    let files = RecordedFiles { paths, outputs: &own };
+    let object = format!("the trace of {}", calls.log);
+    let (output, summary) = import_recording(log, &object, output, files)?;
+    if summary.processes == 0 {
+        let what = format!(
+            "{} did not load the library that records calls, as static and set-user-id programs and \
+             those of AddressSanitizer do not; `strace -f -ttt -T -y -s 0 -o LOG` and `esker advise \
+             import LOG` trace it",
+            calls.log
+        );
+        return Err(Error::new(Kind::Unsupported, what));
     }
+    calls.check_records(&summary.import)?;
+    Ok((output, summary))
 }
 
 /// Reports on stderr, since the output is the program's.
