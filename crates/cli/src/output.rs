@@ -143,8 +143,13 @@ impl CommandProblems {
     }
 }
 
+/// Prints one line on standard error: a report, where the output is a program's.
+pub fn stderr_line(text: impl AsRef<str>) {
+    // If standard error is closed nothing can be done.
+    let _ = writeln!(io::stderr(), "{}", text.as_ref());
+}
+
 /// Prints one line for the user on standard error.
 pub fn notice(text: impl AsRef<str>) {
-    // If standard error is closed nothing can be done.
-    let _ = writeln!(io::stderr(), "esker: {}", text.as_ref());
+    stderr_line(format!("esker: {}", text.as_ref()));
 }

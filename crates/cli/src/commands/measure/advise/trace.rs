@@ -23,7 +23,7 @@ use signal_hook::flag::register_conditional_default;
 use super::imported_calls::{ImportedCalls, TraceOutputs, real_paths};
 use crate::commands::programs::run_foreground;
 use crate::context::CommandContext;
-use crate::output::notice;
+use crate::output::{notice, stderr_line};
 use crate::{text, usage};
 
 /// Run a program, and make a trace of its calls on files
@@ -151,7 +151,7 @@ fn report(
     if let Some(others) = &summary.instead {
         notice(format!("{}; the trace has all calls", calls.describe_others(others)));
     }
-    calls.report(import).into_iter().for_each(notice);
+    calls.report(import).into_iter().for_each(stderr_line);
     if *without_streams > 0 {
         notice(format!(
             "streams (fread, fprintf) of {} are not in the trace: their C library has others than those known",
