@@ -365,3 +365,38 @@ impl RealPaths {
         real
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use esker_capture::operation as recorded;
+
+    use super::TraceOperation as Traced;
+
+    /// The recorder counts operations as traces do.
+    #[test]
+    fn operations_have_one_number() {
+        let pairs = [
+            (recorded::OPEN, Traced::Open),
+            (recorded::CREATE, Traced::Create),
+            (recorded::CLOSE, Traced::Close),
+            (recorded::READ, Traced::Read),
+            (recorded::WRITE, Traced::Write),
+            (recorded::SEEK, Traced::Seek),
+            (recorded::STAT, Traced::Stat),
+            (recorded::SYNC, Traced::Sync),
+            (recorded::TRUNCATE, Traced::Truncate),
+            (recorded::UNLINK, Traced::Unlink),
+            (recorded::MAKE_DIRECTORY, Traced::MakeDirectory),
+            (recorded::REMOVE_DIRECTORY, Traced::RemoveDirectory),
+            (recorded::RENAME, Traced::Rename),
+            (recorded::RENAME_TARGET, Traced::RenameTarget),
+            (recorded::LIST, Traced::List),
+            (recorded::LINK, Traced::Link),
+            (recorded::SET_ATTRIBUTES, Traced::SetAttributes),
+        ];
+        for (number, operation) in pairs {
+            assert_eq!(number, u32::from(operation.number()), "{operation:?}");
+        }
+        assert!(u8::try_from(recorded::MAP).ok().and_then(Traced::of_number).is_none());
+    }
+}
