@@ -128,8 +128,7 @@ impl CallLog {
                 .expect("whole slots");
             let slot = CallSlot::from_bytes(found);
             at += match slot.state & STATE_MASK {
-                _ if slot == CallSlot::default() => 1,
-                // A process that was killed before it wrote the state.
+                // A process that was killed before it wrote the state, or slots that nobody uses.
                 0 => 1,
                 TEXT if (1..=text_slots(TEXT_BYTES_MAX)).contains(&slot.slots) => slot.slots.into(),
                 CALL_BEGUN | CALL_RETURNED => {

@@ -3,9 +3,8 @@
 //! directories of the others.
 //!
 //! Without paths, an import leaves out objects that are not in a directory, such as pipes and
-//! sockets, and files that a program needs to start: those of the system, of programs that start ranks, and shared
-//! libraries.
-//! Advice on storage is not about them. Source: the default exclusions of Darshan
+//! sockets, and files that a program needs to start: those of the system, of programs that start
+//! ranks, and shared libraries. Advice on storage is not about them. Source: the default exclusions of Darshan
 //! (`darshan_path_exclusions`), without `/var` and `/opt`, where services and applications keep
 //! data.
 

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Log writer: takes slots of the log and fills them.
 //!
-//! The log is mapped when the first call is made, and further parts of it when they are needed. Processes share it with their children, so a forked child
-//! goes on in it; a child of `vfork` also has its parent's memory, which it must not change.
+//! The log is mapped when the first call is made, and further parts of it when they are needed. Processes share it
+//! with their children, so a forked child goes on in it; a child of `vfork` also has its parent's memory, which
+//! it must not change.
 
 use core::ffi::{CStr, c_int};
 use core::hint::black_box;

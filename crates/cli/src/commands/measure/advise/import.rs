@@ -168,7 +168,7 @@ impl AdviseImport {
         let log = DarshanLog::open(&bytes, &object)?;
         let found = log.features()?;
         if let Some(path) = &self.features {
-            write_features(path, &found)?;
+            write_features(OutputFile::prepare(path)?, &found)?;
         }
         let (mut records, mut transferring) = (0, None);
         if let Some(output) = &self.output {

@@ -15,7 +15,6 @@ use serde_json::{Value, json};
 
 use super::open_trace;
 use super::output_file::OutputFile;
-use crate::commands::measure::workbench::write;
 use crate::{text, usage};
 
 /// Directories of calls that were left out that a report names.
@@ -49,12 +48,7 @@ impl TraceOutputs {
         let path = self.trace.path().to_owned();
         let imported = self.trace.write(import)?;
         if let Some(output) = self.features {
-            let found = features(&open_trace(&path)?, STRIPE_BYTES_DEFAULT)?;
-            output.write(|mut output| {
-                serde_json::to_writer(&mut output, &found)
-                    .map_err(|error| Error::io(error.into(), "write the features"))?;
-                Ok((output, ()))
-            })?;
+            write_features(output, &features(&open_trace(&path)?, STRIPE_BYTES_DEFAULT)?)?;
         }
         Ok(imported)
     }
@@ -148,6 +142,11 @@ impl ImportedCalls<'_> {
     }
 }
 
-pub(super) fn write_features(path: &Path, features: &TraceFeatures) -> Result<()> {
-    write(path, &serde_json::to_vec(features).expect("numbers and words"))
+/// Writes the features of an application.
+pub(super) fn write_features(output: OutputFile, features: &TraceFeatures) -> Result<()> {
+    output.write(|mut output| {
+        serde_json::to_writer(&mut output, features)
+            .map_err(|error| Error::io(error.into(), "write the features"))?;
+        Ok((output, ()))
+    })
 }

@@ -35,8 +35,8 @@ use crate::context::CommandContext;
 /// Find the storage for an application, from a trace of its I/O
 ///
 /// A trace has each call of each process; `trace` records those of a program, logs of strace, Darshan and
-/// Recorder are imported, and patterns of
-/// known applications make synthetic ones. It is an Arrow file, which data frames read.
+/// Recorder are imported, and patterns of known applications make synthetic ones. It is an Arrow file, which
+/// data frames read.
 ///
 /// With a trace, the command answers on one screen: the better storage and how sure that is, the
 /// expected rates, what separates the two best, and which change of the application would gain most.
