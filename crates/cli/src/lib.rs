@@ -19,6 +19,7 @@ mod location;
 mod mode_change;
 mod mount_overlap;
 mod output;
+mod output_file;
 mod program;
 mod progress;
 mod quantity;

@@ -153,6 +153,33 @@ fn traces_are_whole_wherever_they_are_written() {
     );
 }
 
+/// What cannot be written whole leaves an earlier file as it was, and nothing beside it.
+#[test]
+fn models_and_pages_replace_files_once_they_are_whole() {
+    let esker = Esker::without_store();
+    let program = esker.command([""; 0]).get_program().display().to_string();
+    for arguments in ["model --simulated --to", "paper --report"] {
+        std::fs::write(esker.path("output"), "earlier").expect("written");
+        // The shell's limit is one block, beyond which a write fails as on a full disk.
+        let script = format!("trap '' XFSZ; ulimit -f 1; exec {program} advise {arguments} output");
+        let mut shell = std::process::Command::new("sh");
+        let output = shell.args(["-c", &script]).current_dir(esker.path(".")).output();
+        let output = output.expect("run");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success() && said.contains("write "), "{arguments}: {said}");
+        let left = std::fs::read_to_string(esker.path("output")).expect("it is there");
+        assert_eq!(left, "earlier", "{arguments}");
+        let names = std::fs::read_dir(esker.path(".")).expect("a listing");
+        let names = names.map(|entry| entry.expect("an entry").file_name());
+        let hidden: Vec<_> =
+            names.filter(|name| name.to_string_lossy().contains(".esker-")).collect();
+        assert!(hidden.is_empty(), "{hidden:?}");
+        esker.ok([vec!["advise"], arguments.split(' ').collect(), vec!["output"]].concat());
+        let whole = std::fs::metadata(esker.path("output")).expect("it is there").len();
+        assert!(whole > 1024, "{arguments}: {whole} bytes");
+    }
+}
+
 /// Messages, and files in memory, are not what a trace is about.
 #[test]
 fn traces_leave_out_messages_and_maps() {

@@ -14,6 +14,7 @@ use super::open;
 use crate::context::CommandContext;
 use crate::location::StackPath;
 use crate::output::notice;
+use crate::output_file::write_output;
 use crate::quantity;
 use crate::record_table::{RecordTable, ShownRecord};
 use crate::text;
@@ -122,10 +123,7 @@ impl ImdGetCommand {
             ValueForm::Npy => table.npy(&records.collect::<Vec<_>>())?,
         };
         match &self.to {
-            Some(path) => {
-                let failure = |error| Error::io(error, format!("write {}", path.display()));
-                std::fs::write(path, bytes).map_err(failure)?;
-            }
+            Some(path) => write_output(path, &bytes)?,
             None => context.out.raw(&bytes)?,
         }
         self.check_all_found(&names, &texts, &answers.values)

@@ -18,8 +18,8 @@ use serde_json::json;
 
 use super::imported_calls::{ImportedCalls, TraceOutputs, real_paths, write_features};
 use super::open_trace;
-use super::output_file::OutputFile;
 use crate::context::CommandContext;
+use crate::output_file::OutputFile;
 use crate::text;
 use crate::usage;
 

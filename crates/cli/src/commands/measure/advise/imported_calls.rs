@@ -14,7 +14,7 @@ use esker_base::{Error, Kind, Result};
 use serde_json::{Value, json};
 
 use super::open_trace;
-use super::output_file::OutputFile;
+use crate::output_file::OutputFile;
 use crate::{text, usage};
 
 /// Directories of calls that were left out that a report names.
@@ -144,9 +144,5 @@ impl ImportedCalls<'_> {
 
 /// Writes the features of an application.
 pub(super) fn write_features(output: OutputFile, features: &TraceFeatures) -> Result<()> {
-    output.write(|mut output| {
-        serde_json::to_writer(&mut output, features)
-            .map_err(|error| Error::io(error.into(), "write the features"))?;
-        Ok((output, ()))
-    })
+    output.write_bytes(&serde_json::to_vec(features).expect("numbers and words"))
 }

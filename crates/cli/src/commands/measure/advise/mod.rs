@@ -5,7 +5,6 @@ mod import;
 mod imported_calls;
 mod measure;
 mod model;
-mod output_file;
 mod paper;
 mod replay;
 mod show;

@@ -13,8 +13,8 @@ use esker_advisor::paper::simulated_dataset::{SEED, dataset};
 use esker_base::{Error, Kind, Result};
 use serde_json::json;
 
-use crate::commands::measure::workbench::write;
 use crate::context::CommandContext;
+use crate::output_file::write_output;
 use crate::{text, usage};
 
 /// Fit models to measured rows, and keep the one that decides best
@@ -44,7 +44,7 @@ impl AdviseModel {
     pub fn run(self, context: &CommandContext) -> Result<()> {
         let rows = if self.simulated { dataset(SEED) } else { read_rows(&self.rows)? };
         let model = AdvisorModel::fit(&rows)?;
-        write(&self.to, model.to_json().as_bytes())?;
+        write_output(&self.to, model.to_json().as_bytes())?;
         if context.out.is_json() {
             return context.out.json(json!({
                 "method": model.method,

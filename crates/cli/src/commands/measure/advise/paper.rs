@@ -11,8 +11,8 @@ use esker_base::Result;
 use serde_json::json;
 
 use super::model::read_rows;
-use crate::commands::measure::workbench::write;
 use crate::context::CommandContext;
+use crate::output_file::write_output;
 
 /// Print the tables and figures of Kougkas et al. (2016) beside ours
 ///
@@ -49,7 +49,7 @@ impl AdvisePaper {
             tables::of_kind(&rows, StorageKind::KeyValue)?,
         ];
         if let Some(path) = &self.report {
-            write(path, statistics_page::page(&both, &source).as_bytes())?;
+            write_output(path, statistics_page::page(&both, &source).as_bytes())?;
         }
         if context.out.is_json() {
             let systems = both.iter().map(|table| {

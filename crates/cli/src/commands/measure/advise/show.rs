@@ -9,8 +9,8 @@ use esker_advisor::trace::{features, page};
 use esker_base::Result;
 
 use super::open_trace;
-use crate::commands::measure::workbench::write;
 use crate::context::CommandContext;
+use crate::output_file::write_output;
 use crate::text;
 
 /// Show a trace as one HTML page
@@ -36,7 +36,7 @@ impl AdviseShow {
     pub fn run(self, context: &CommandContext) -> Result<()> {
         let name = self.trace.display().to_string();
         let page = page::page(&open_trace(&self.trace)?, &name, self.stripe)?;
-        write(&self.to, page.as_bytes())?;
+        write_output(&self.to, page.as_bytes())?;
         context.out.line(format!("wrote {}", self.to.display()))
     }
 }

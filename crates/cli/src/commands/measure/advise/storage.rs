@@ -18,8 +18,8 @@ use esker_base::{Error, Kind, Result};
 
 use super::model::read_bounded;
 use super::open_trace;
-use crate::commands::measure::workbench::write;
 use crate::context::CommandContext;
+use crate::output_file::write_output;
 
 /// Features are a few numbers.
 const FEATURES_BYTES_MAX: usize = 1 << 20;
@@ -82,7 +82,7 @@ impl AdviceArguments {
             .map_err(|error| error.within(trace.display()))?;
         let name = trace.display().to_string();
         if let Some(path) = &self.report {
-            write(path, advice_page::page(&advice, &found, &name).as_bytes())?;
+            write_output(path, advice_page::page(&advice, &found, &name).as_bytes())?;
         }
         if context.out.is_json() {
             return context.out.report(&advice);

@@ -9,8 +9,8 @@ use esker_advisor::pattern::{PatternSize, TracePattern, write_pattern};
 use esker_base::Result;
 use serde_json::json;
 
-use super::output_file::OutputFile;
 use crate::context::CommandContext;
+use crate::output_file::OutputFile;
 use crate::{text, usage};
 
 /// Make the trace of a known application or benchmark

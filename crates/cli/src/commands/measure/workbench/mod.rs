@@ -32,6 +32,7 @@ use self::target::TARGETS;
 use crate::context::CommandContext;
 use crate::interrupt;
 use crate::output::notice;
+use crate::output_file::{OutputFile, write_output};
 use crate::rank_transport::TransportName;
 use crate::{text, usage};
 
@@ -215,6 +216,9 @@ impl WorkbenchRun {
         let ranks = launch.ranks().or(self.ranks).unwrap_or_else(default_ranks);
         let options = self.options(ranks);
         usage::value_of(options.check());
+        if launch.ranks().is_none() {
+            self.check_outputs()?;
+        }
         let counts = Arc::new(RunProgress::new(ranks));
         let measured = launch.measure(context, &options, &counts, |launch| {
             let backend = target::open(context, &self.target, Some(launch))?;
@@ -267,21 +271,27 @@ impl WorkbenchRun {
         }
     }
 
+    /// Fails before anything is measured if a result could not be written.
+    fn check_outputs(&self) -> Result<()> {
+        let outputs = [&self.output, &self.csv, &self.parquet, &self.arrow, &self.report];
+        outputs.into_iter().flatten().try_for_each(|path| OutputFile::prepare(path).map(drop))
+    }
+
     fn publish(&self, context: &CommandContext, result: &RunResult) -> Result<()> {
         if let Some(path) = &self.output {
-            write(path, &serde_json::to_vec(result).expect("numbers and words"))?;
+            write_output(path, &serde_json::to_vec(result).expect("numbers and words"))?;
         }
         if let Some(path) = &self.csv {
-            write(path, csv::table(result).as_bytes())?;
+            write_output(path, csv::table(result).as_bytes())?;
         }
         if let Some(path) = &self.parquet {
-            write(path, &parquet::file(result))?;
+            write_output(path, &parquet::file(result))?;
         }
         if let Some(path) = &self.arrow {
-            write(path, &arrow::file(result))?;
+            write_output(path, &arrow::file(result))?;
         }
         if let Some(path) = &self.report {
-            write(path, report::page(std::slice::from_ref(result)).as_bytes())?;
+            write_output(path, report::page(std::slice::from_ref(result)).as_bytes())?;
         }
         match context.out.is_json() {
             true => context.out.report(result)?,
@@ -315,7 +325,7 @@ impl WorkbenchCompare {
         let results = read_all(&self.results)?;
         if let Some(path) = &self.report {
             check_is_no_input(path, &self.results)?;
-            write(path, report::page(&results).as_bytes())?;
+            write_output(path, report::page(&results).as_bytes())?;
         }
         let (base, others) = results.split_first().expect("clap asks for two");
         for other in others {
@@ -367,7 +377,7 @@ impl WorkbenchReport {
     fn run(self) -> Result<()> {
         let results = read_all(&self.results)?;
         check_is_no_input(&self.to, &self.results)?;
-        write(&self.to, report::page(&results).as_bytes())
+        write_output(&self.to, report::page(&results).as_bytes())
     }
 }
 
@@ -471,9 +481,4 @@ fn read(path: &Path) -> Result<RunResult> {
         return Err(Error::new(Kind::TooLarge, what));
     }
     RunResult::parse(&path.display().to_string(), &bytes)
-}
-
-pub(super) fn write(path: &Path, bytes: &[u8]) -> Result<()> {
-    std::fs::write(path, bytes)
-        .map_err(|error| Error::io(error, format!("write {}", path.display())))
 }

@@ -19,10 +19,11 @@ use esker_workbench::report::paper::{self, DATASETS, WAITING_FACTORS};
 use esker_workbench::result::RunResult;
 use esker_workbench::run;
 
-use super::{check_content, default_ranks, write};
+use super::{check_content, default_ranks};
 use crate::change::SessionSettings;
 use crate::context::CommandContext;
 use crate::interrupt::guarded;
+use crate::output_file::{OutputFile, write_output};
 use crate::{progress, usage};
 
 /// P and I of the paper.
@@ -80,6 +81,9 @@ impl WorkbenchPaper {
         if !(1.0..=1e6).contains(&self.seconds) {
             usage::exit("--seconds is from 1 to 1000000");
         }
+        for path in self.output.iter().chain([&self.to]) {
+            OutputFile::prepare(path)?;
+        }
         let backends = self.backends(context);
         let seconds = self.seconds / (backends.len() * DATASETS.len()) as f64;
         let mut results = Vec::new();
@@ -89,9 +93,9 @@ impl WorkbenchPaper {
             }
         }
         if let Some(path) = &self.output {
-            write(path, &serde_json::to_vec(&results).expect("numbers and words"))?;
+            write_output(path, &serde_json::to_vec(&results).expect("numbers and words"))?;
         }
-        write(&self.to, paper::page(&results).as_bytes())?;
+        write_output(&self.to, paper::page(&results).as_bytes())?;
         context.out.line(format!("wrote {}", self.to.display()))
     }
 

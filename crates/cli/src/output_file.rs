@@ -16,7 +16,7 @@ const LINKS_MAX: usize = 40;
 
 /// A file that will be written: a new one beside its path, which replaces what is there once it is whole, or the
 /// pipe or the device at the path.
-pub(super) struct OutputFile {
+pub struct OutputFile {
     path: PathBuf,
     kind: OutputKind,
 }
@@ -90,6 +90,8 @@ impl OutputFile {
         let named = match kind {
             OutputKind::Replaced(permissions) => {
                 unfinished.as_file().set_permissions(permissions).map_err(failed)?;
+                // After a power failure the name has the old content or the new one.
+                unfinished.as_file().sync_all().map_err(failed)?;
                 rename_or_copy(unfinished, &path)
             }
             OutputKind::Overwritten(mut file) => {
@@ -107,6 +109,26 @@ impl OutputFile {
         }
         Err(failed(error))
     }
+
+    /// Writes the file; without success nothing is left of it.
+    ///
+    /// # Errors
+    /// As [`Self::write`].
+    pub fn write_bytes(self, bytes: &[u8]) -> Result<()> {
+        let shown = format!("write {}", self.path.display());
+        self.write(|mut output| {
+            output.write_all(bytes).map_err(|error| Error::io(error, shown))?;
+            Ok((output, ()))
+        })
+    }
+}
+
+/// Writes `bytes` at `path`; without success nothing changes there.
+///
+/// # Errors
+/// As [`OutputFile::prepare`] and [`OutputFile::write`].
+pub fn write_output(path: &Path, bytes: &[u8]) -> Result<()> {
+    OutputFile::prepare(path)?.write_bytes(bytes)
 }
 
 /// A new file beside `path`.
