@@ -26,7 +26,7 @@ enum OutputKind {
     New,
     /// A file with this mode that has no other name.
     Replaced(Permissions),
-    /// A file with other names, which all get the content.
+    /// A file with other names, which all get the content, or one that a process has open.
     Overwritten(File),
     /// A pipe or a device.
     Stream(File),
@@ -39,23 +39,28 @@ impl OutputFile {
     /// As the file system answers, if the file cannot be written.
     pub fn prepare(path: &Path) -> Result<Self> {
         let failed = |error| Error::io(error, format!("make {}", path.display()));
-        let path = resolve(path).map_err(failed)?;
-        let kind = match File::options().write(true).open(&path) {
+        // Links of /proc lead to what is open, which may have no path.
+        let resolved = resolve(path);
+        let kind = match File::options().write(true).open(path) {
             Ok(file) => {
                 let found = file.metadata().map_err(failed)?;
-                match (found.is_file(), found.nlink()) {
-                    (true, 1) => OutputKind::Replaced(found.permissions()),
-                    (true, _) => OutputKind::Overwritten(file),
+                match (found.is_file(), &resolved) {
                     (false, _) => OutputKind::Stream(file),
+                    (true, Ok(Resolved::File(_))) if found.nlink() == 1 => {
+                        OutputKind::Replaced(found.permissions())
+                    }
+                    (true, _) => OutputKind::Overwritten(file),
                 }
             }
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                let new = resolved.as_ref().map_or(path, Resolved::path);
                 // It is removed at once: a program that runs meanwhile must not see it.
-                drop(beside(&path).map_err(failed)?);
+                drop(beside(new).map_err(failed)?);
                 OutputKind::New
             }
             Err(error) => return Err(failed(error)),
         };
+        let path = resolved.map_err(failed)?.path().to_owned();
         Ok(Self { path, kind })
     }
 
@@ -131,12 +136,18 @@ pub fn write_output(path: &Path, bytes: &[u8]) -> Result<()> {
     OutputFile::prepare(path)?.write_bytes(bytes)
 }
 
+/// The directory of `path`.
+fn directory_of(path: &Path) -> &Path {
+    match path.parent() {
+        Some(parent) if parent.as_os_str().is_empty() => Path::new("."),
+        parent => parent.unwrap_or(Path::new("/")),
+    }
+}
+
 /// A new file beside `path`.
 fn beside(path: &Path) -> io::Result<NamedTempFile> {
-    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
     let mode = Permissions::from_mode(0o666);
-    let directory = directory.unwrap_or(Path::new("."));
-    Builder::new().prefix(".esker-").permissions(mode).tempfile_in(directory)
+    Builder::new().prefix(".esker-").permissions(mode).tempfile_in(directory_of(path))
 }
 
 fn fill<T>(
@@ -168,18 +179,33 @@ fn copy(from: &mut NamedTempFile, to: &mut File) -> io::Result<()> {
     io::copy(&mut from, to).map(drop)
 }
 
+/// Where a path leads.
+enum Resolved {
+    /// To a file, or to where there is none yet.
+    File(PathBuf),
+    /// Through a link of /proc to what a process has open.
+    OpenFile(PathBuf),
+}
+
+impl Resolved {
+    fn path(&self) -> &Path {
+        let (Self::File(path) | Self::OpenFile(path)) = self;
+        path
+    }
+}
+
 /// The path of what will be written at `path`, where symbolic links may lead to nothing yet.
-fn resolve(path: &Path) -> io::Result<PathBuf> {
+fn resolve(path: &Path) -> io::Result<Resolved> {
     let mut path = path.to_owned();
     for _ in 0..LINKS_MAX {
-        let Ok(target) = std::fs::read_link(&path) else {
-            let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
-                return Ok(path);
-            };
-            let parent = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
-            return Ok(parent.canonicalize()?.join(name));
-        };
-        path = path.parent().unwrap_or(Path::new("/")).join(target);
+        let target = std::fs::read_link(&path);
+        let Some(name) = path.file_name() else { return Ok(Resolved::File(path)) };
+        let directory = directory_of(&path).canonicalize()?;
+        let Ok(target) = target else { return Ok(Resolved::File(directory.join(name))) };
+        if directory.starts_with("/proc") && directory.ends_with("fd") {
+            return Ok(Resolved::OpenFile(path));
+        }
+        path = directory.join(target);
     }
     Err(io::Error::from_raw_os_error(rustix::io::Errno::LOOP.raw_os_error()))
 }

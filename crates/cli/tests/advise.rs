@@ -180,6 +180,27 @@ fn models_and_pages_replace_files_once_they_are_whole() {
     }
 }
 
+/// A page can be written to what is open already: a pipe, or the output of the command.
+#[test]
+fn pages_are_written_to_pipes_and_open_files() {
+    let esker = Esker::without_store();
+    let program = esker.command([""; 0]).get_program().display().to_string();
+    for script in [
+        "advise paper --report /dev/stdout | cat >page",
+        "advise paper --report /dev/stderr 2>page >text",
+        "advise paper --report /proc/self/fd/3 3>page >text",
+        "advise paper --json --report /dev/stderr 2>page | cat >text",
+    ] {
+        let script = format!("exec {program} {script}");
+        let mut shell = std::process::Command::new("sh");
+        let output = shell.args(["-c", &script]).current_dir(esker.path(".")).output();
+        let said = String::from_utf8_lossy(&output.expect("run").stderr).into_owned();
+        let page = std::fs::read_to_string(esker.path("page")).expect("it is there");
+        assert!(page.contains("<svg"), "{script}: {said}");
+        std::fs::remove_file(esker.path("page")).expect("removed");
+    }
+}
+
 /// Messages, and files in memory, are not what a trace is about.
 #[test]
 fn traces_leave_out_messages_and_maps() {

@@ -229,6 +229,11 @@ fn mistakes_are_explained() {
     assert!(said.contains("name a new or an empty directory"), "{said}");
     esker.fails(3, ["workbench", "cleanup", "mine"]);
     assert!(esker.path("mine/file").exists());
+    // A result that could not be written is noticed before anything is measured.
+    for output in ["--output", "--csv", "--parquet", "--arrow", "--report"] {
+        esker.fails(3, run("unmeasured", &[output, "absent/result"]));
+        assert!(!esker.path("unmeasured").exists(), "{output}");
+    }
     std::fs::write(esker.path("bad.json"), "{}").expect("a file");
     let said = esker.fails(12, ["workbench", "report", "bad.json", "--to", "bad.html"]);
     assert!(said.contains("bad.json: not a result of the workbench"), "{said}");
