@@ -39,28 +39,25 @@ impl OutputFile {
     /// As the file system answers, if the file cannot be written.
     pub fn prepare(path: &Path) -> Result<Self> {
         let failed = |error| Error::io(error, format!("make {}", path.display()));
-        // Links of /proc lead to what is open, which may have no path.
-        let resolved = resolve(path);
-        let kind = match File::options().write(true).open(path) {
+        let resolved = resolve(path).map_err(failed)?;
+        let is_path = resolved.is_some();
+        let path = resolved.unwrap_or_else(|| path.to_owned());
+        let kind = match File::options().write(true).open(&path) {
             Ok(file) => {
                 let found = file.metadata().map_err(failed)?;
-                match (found.is_file(), &resolved) {
-                    (false, _) => OutputKind::Stream(file),
-                    (true, Ok(Resolved::File(_))) if found.nlink() == 1 => {
-                        OutputKind::Replaced(found.permissions())
-                    }
+                match (found.is_file(), found.nlink()) {
+                    (true, 1) if is_path => OutputKind::Replaced(found.permissions()),
                     (true, _) => OutputKind::Overwritten(file),
+                    (false, _) => OutputKind::Stream(file),
                 }
             }
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                let new = resolved.as_ref().map_or(path, Resolved::path);
                 // It is removed at once: a program that runs meanwhile must not see it.
-                drop(beside(new).map_err(failed)?);
+                drop(beside(&path).map_err(failed)?);
                 OutputKind::New
             }
             Err(error) => return Err(failed(error)),
         };
-        let path = resolved.map_err(failed)?.path().to_owned();
         Ok(Self { path, kind })
     }
 
@@ -69,12 +66,13 @@ impl OutputFile {
         !matches!(self.kind, OutputKind::Stream(_))
     }
 
-    /// The path, without symbolic links.
+    /// The path, without symbolic links but those of /proc to open files.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Writes the file by `write`; without success nothing is left of it.
+    /// Writes the file by `write`. Without success nothing changes at the path, unless what is there can only be
+    /// overwritten, which may then have a part. After a power failure a new file at the path is whole, too.
     ///
     /// # Errors
     /// Those of `write`; as the file system answers. A file that is whole but cannot get its name stays where the
@@ -88,15 +86,14 @@ impl OutputFile {
         if let OutputKind::Stream(file) = kind {
             return fill(file, write, failed);
         }
-        // The program may have removed the directory.
+        // The directory may not be the user's, may be gone, or may be one of /proc.
         let unfinished = beside(&path).or_else(|_| Builder::new().prefix("esker-").tempfile());
         let mut unfinished = unfinished.map_err(failed)?;
         let done = fill(unfinished.as_file().try_clone().map_err(failed)?, write, failed)?;
+        unfinished.as_file().sync_all().map_err(failed)?;
         let named = match kind {
             OutputKind::Replaced(permissions) => {
                 unfinished.as_file().set_permissions(permissions).map_err(failed)?;
-                // After a power failure the name has the old content or the new one.
-                unfinished.as_file().sync_all().map_err(failed)?;
                 rename_or_copy(unfinished, &path)
             }
             OutputKind::Overwritten(mut file) => {
@@ -115,7 +112,7 @@ impl OutputFile {
         Err(failed(error))
     }
 
-    /// Writes the file; without success nothing is left of it.
+    /// Writes the file.
     ///
     /// # Errors
     /// As [`Self::write`].
@@ -128,7 +125,7 @@ impl OutputFile {
     }
 }
 
-/// Writes `bytes` at `path`; without success nothing changes there.
+/// Writes `bytes` as the file at `path`.
 ///
 /// # Errors
 /// As [`OutputFile::prepare`] and [`OutputFile::write`].
@@ -179,31 +176,17 @@ fn copy(from: &mut NamedTempFile, to: &mut File) -> io::Result<()> {
     io::copy(&mut from, to).map(drop)
 }
 
-/// Where a path leads.
-enum Resolved {
-    /// To a file, or to where there is none yet.
-    File(PathBuf),
-    /// Through a link of /proc to what a process has open.
-    OpenFile(PathBuf),
-}
-
-impl Resolved {
-    fn path(&self) -> &Path {
-        let (Self::File(path) | Self::OpenFile(path)) = self;
-        path
-    }
-}
-
-/// The path of what will be written at `path`, where symbolic links may lead to nothing yet.
-fn resolve(path: &Path) -> io::Result<Resolved> {
+/// The path of what will be written at `path`, where symbolic links may lead to nothing yet; `None` for a link of
+/// /proc to what a process has open, which may have no path.
+fn resolve(path: &Path) -> io::Result<Option<PathBuf>> {
     let mut path = path.to_owned();
     for _ in 0..LINKS_MAX {
         let target = std::fs::read_link(&path);
-        let Some(name) = path.file_name() else { return Ok(Resolved::File(path)) };
+        let Some(name) = path.file_name() else { return Ok(Some(path)) };
         let directory = directory_of(&path).canonicalize()?;
-        let Ok(target) = target else { return Ok(Resolved::File(directory.join(name))) };
+        let Ok(target) = target else { return Ok(Some(directory.join(name))) };
         if directory.starts_with("/proc") && directory.ends_with("fd") {
-            return Ok(Resolved::OpenFile(path));
+            return Ok(None);
         }
         path = directory.join(target);
     }

@@ -189,7 +189,6 @@ fn pages_are_written_to_pipes_and_open_files() {
         "advise paper --report /dev/stdout | cat >page",
         "advise paper --report /dev/stderr 2>page >text",
         "advise paper --report /proc/self/fd/3 3>page >text",
-        "advise paper --json --report /dev/stderr 2>page | cat >text",
     ] {
         let script = format!("exec {program} {script}");
         let mut shell = std::process::Command::new("sh");

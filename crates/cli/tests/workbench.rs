@@ -234,9 +234,26 @@ fn mistakes_are_explained() {
         esker.fails(3, run("unmeasured", &[output, "absent/result"]));
         assert!(!esker.path("unmeasured").exists(), "{output}");
     }
+    esker.fails(3, ["workbench", "paper", "unmeasured", "--to", "absent/page.html"]);
+    assert!(!esker.path("unmeasured").exists());
     std::fs::write(esker.path("bad.json"), "{}").expect("a file");
     let said = esker.fails(12, ["workbench", "report", "bad.json", "--to", "bad.html"]);
     assert!(said.contains("bad.json: not a result of the workbench"), "{said}");
+}
+
+/// The reader of a named pipe gets the whole result: the pipe is opened once.
+#[test]
+fn a_result_is_written_to_a_named_pipe() {
+    let esker = Esker::without_store();
+    let script = |words: &[&str]| {
+        let mut shell = std::process::Command::new("sh");
+        shell.args(["-c", "mkfifo pipe; cat pipe >result.json & timeout 60 \"$@\" && wait", "sh"]);
+        shell.args(words).current_dir(esker.path(".")).output().expect("run")
+    };
+    let program = esker.command([""; 0]).get_program().display().to_string();
+    let output = script(&[&[program.as_str()][..], &run("here", &["--output", "pipe"])].concat());
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    esker.ok(["workbench", "report", "result.json", "--to", "result.html"]);
 }
 
 /// One command measures every backend and writes one page that needs no network.

@@ -216,9 +216,8 @@ impl WorkbenchRun {
         let ranks = launch.ranks().or(self.ranks).unwrap_or_else(default_ranks);
         let options = self.options(ranks);
         usage::value_of(options.check());
-        if launch.ranks().is_none() {
-            self.check_outputs()?;
-        }
+        // A process that failed alone would leave the other ranks waiting.
+        let files = launch.ranks().is_none().then(|| ResultFiles::prepare(&self)).transpose()?;
         let counts = Arc::new(RunProgress::new(ranks));
         let measured = launch.measure(context, &options, &counts, |launch| {
             let backend = target::open(context, &self.target, Some(launch))?;
@@ -227,7 +226,10 @@ impl WorkbenchRun {
             Ok(backend)
         })?;
         match measured {
-            Some(result) => self.publish(context, &result),
+            Some(result) => {
+                let files = files.map_or_else(|| ResultFiles::prepare(&self), Ok)?;
+                self.publish(context, files, &result)
+            }
             None => Ok(()),
         }
     }
@@ -271,28 +273,13 @@ impl WorkbenchRun {
         }
     }
 
-    /// Fails before anything is measured if a result could not be written.
-    fn check_outputs(&self) -> Result<()> {
-        let outputs = [&self.output, &self.csv, &self.parquet, &self.arrow, &self.report];
-        outputs.into_iter().flatten().try_for_each(|path| OutputFile::prepare(path).map(drop))
-    }
-
-    fn publish(&self, context: &CommandContext, result: &RunResult) -> Result<()> {
-        if let Some(path) = &self.output {
-            write_output(path, &serde_json::to_vec(result).expect("numbers and words"))?;
-        }
-        if let Some(path) = &self.csv {
-            write_output(path, csv::table(result).as_bytes())?;
-        }
-        if let Some(path) = &self.parquet {
-            write_output(path, &parquet::file(result))?;
-        }
-        if let Some(path) = &self.arrow {
-            write_output(path, &arrow::file(result))?;
-        }
-        if let Some(path) = &self.report {
-            write_output(path, report::page(std::slice::from_ref(result)).as_bytes())?;
-        }
+    fn publish(
+        &self,
+        context: &CommandContext,
+        files: ResultFiles,
+        result: &RunResult,
+    ) -> Result<()> {
+        files.write(result)?;
         match context.out.is_json() {
             true => context.out.report(result)?,
             false => context.out.raw(summary::text(result).as_bytes())?,
@@ -300,6 +287,47 @@ impl WorkbenchRun {
         check_content(result)?;
         check_calls(result)?;
         result.end_failure.as_ref().map_or(Ok(()), |failure| Err(failure.error()))
+    }
+}
+
+/// The files of a result, of which it is known that they can be written.
+struct ResultFiles {
+    json: Option<OutputFile>,
+    csv: Option<OutputFile>,
+    parquet: Option<OutputFile>,
+    arrow: Option<OutputFile>,
+    report: Option<OutputFile>,
+}
+
+impl ResultFiles {
+    fn prepare(options: &WorkbenchRun) -> Result<Self> {
+        let prepare = |path: &Option<PathBuf>| path.as_deref().map(OutputFile::prepare).transpose();
+        Ok(Self {
+            json: prepare(&options.output)?,
+            csv: prepare(&options.csv)?,
+            parquet: prepare(&options.parquet)?,
+            arrow: prepare(&options.arrow)?,
+            report: prepare(&options.report)?,
+        })
+    }
+
+    fn write(self, result: &RunResult) -> Result<()> {
+        if let Some(file) = self.json {
+            file.write_bytes(&serde_json::to_vec(result).expect("numbers and words"))?;
+        }
+        if let Some(file) = self.csv {
+            file.write_bytes(csv::table(result).as_bytes())?;
+        }
+        if let Some(file) = self.parquet {
+            file.write_bytes(&parquet::file(result))?;
+        }
+        if let Some(file) = self.arrow {
+            file.write_bytes(&arrow::file(result))?;
+        }
+        if let Some(file) = self.report {
+            file.write_bytes(report::page(std::slice::from_ref(result)).as_bytes())?;
+        }
+        Ok(())
     }
 }
 

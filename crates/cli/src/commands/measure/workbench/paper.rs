@@ -23,7 +23,7 @@ use super::{check_content, default_ranks};
 use crate::change::SessionSettings;
 use crate::context::CommandContext;
 use crate::interrupt::guarded;
-use crate::output_file::{OutputFile, write_output};
+use crate::output_file::OutputFile;
 use crate::{progress, usage};
 
 /// P and I of the paper.
@@ -81,9 +81,8 @@ impl WorkbenchPaper {
         if !(1.0..=1e6).contains(&self.seconds) {
             usage::exit("--seconds is from 1 to 1000000");
         }
-        for path in self.output.iter().chain([&self.to]) {
-            OutputFile::prepare(path)?;
-        }
+        let page = OutputFile::prepare(&self.to)?;
+        let output = self.output.as_deref().map(OutputFile::prepare).transpose()?;
         let backends = self.backends(context);
         let seconds = self.seconds / (backends.len() * DATASETS.len()) as f64;
         let mut results = Vec::new();
@@ -92,10 +91,10 @@ impl WorkbenchPaper {
                 results.push(self.measure(label, open, datasets, seconds)?);
             }
         }
-        if let Some(path) = &self.output {
-            write_output(path, &serde_json::to_vec(&results).expect("numbers and words"))?;
+        if let Some(output) = output {
+            output.write_bytes(&serde_json::to_vec(&results).expect("numbers and words"))?;
         }
-        write_output(&self.to, paper::page(&results).as_bytes())?;
+        page.write_bytes(paper::page(&results).as_bytes())?;
         context.out.line(format!("wrote {}", self.to.display()))
     }
 
