@@ -363,6 +363,46 @@ fn a_writer_that_was_taken_over_keeps_the_new_writers_logs() {
     }
 }
 
+/// Symptom: reading a file that it had just written failed with `NotFound` for a writer that had been
+/// taken over and had not noticed.
+/// Cause: the new writer deletes the logs of changes that the takeover lost.
+/// Fix: a writer whose log is missing asks whether it is fenced.
+#[test]
+fn a_writer_that_was_taken_over_learns_it_from_a_lost_log() {
+    for is_patched in [false, true] {
+        let store: SharedStore = Arc::new(MemoryStore::new());
+        let repository = Repository::new(store.clone());
+        let former = repository.begin(&[], options()).expect("begin");
+        former.flush().expect("flush");
+        write(&former, "/file", &[b'f'; FILE_BYTES]).expect("write");
+        if is_patched {
+            let file = former.open_file(former.root(), b"file").expect("open");
+            former.file(&file).write(7, b"patched").expect("write");
+            former.close_file(file).expect("close");
+        }
+        let inode = former.namespace().stat("/file", FollowLinks::No).expect("stat");
+        let whole = || -> Result<usize> {
+            let mut bytes = 0;
+            former.namespace().read_all(&inode, &mut |piece| {
+                bytes += piece.len();
+                Ok(())
+            })?;
+            Ok(bytes)
+        };
+        assert_eq!(whole().expect("its own file"), FILE_BYTES);
+
+        let new = repository.resume(former.set(), options()).expect("resume");
+        new.flush().expect("flush");
+        assert!(new.reclaim_data().expect("reclaim") > 0, "the lost changes have no bytes");
+        let error = whole().expect_err("the log is gone");
+        assert_eq!(error.kind(), Kind::Fenced, "{error:?}");
+        let error = former.namespace().read(&inode, 0, 1).expect_err("the log is gone");
+        assert_eq!(error.kind(), Kind::Fenced, "{error:?}");
+        let error = write(&former, "/other", b"o").expect_err("it knows");
+        assert_eq!(error.kind(), Kind::Fenced, "{error:?}");
+    }
+}
+
 /// Symptom: a session that had just been taken over failed with `Exists` at its first file.
 /// Cause: its data logs were numbered by an epoch read before another writer claimed that epoch,
 /// and collided with the other's logs.

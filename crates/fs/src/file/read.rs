@@ -223,10 +223,9 @@ impl Namespace {
         if !inode.mapped {
             let fetch = |extent: &Extent, range| self.fetch(extent, range);
             return match data::read_with(&fetch, inode, offset, bytes_max) {
-                Err(error) if error.kind() == Kind::NotFound => match self.find_moved(inode)? {
-                    Some(moved) => self.read_content(&moved, offset, bytes_max),
-                    None => Err(error),
-                },
+                Err(error) if error.kind() == Kind::NotFound => {
+                    self.read_content(&self.find_moved(inode, error)?, offset, bytes_max)
+                }
                 read => read,
             };
         }
@@ -240,10 +239,10 @@ impl Namespace {
             let overlay = self.layers().segments(inode, offset..end)?;
             match data::read_mapped(store, offset..end, overlay.pieces()) {
                 // The log was reclaimed meanwhile, and its bytes are elsewhere (`reclaim.rs`).
-                Err(error)
-                    if error.kind() == Kind::NotFound
-                        && missing.as_deref() != Some(overlay.pieces()) =>
-                {
+                Err(error) if error.kind() == Kind::NotFound => {
+                    if missing.as_deref() == Some(overlay.pieces()) {
+                        return Err(self.explain_missing(error));
+                    }
                     missing = Some(overlay.pieces().to_vec());
                 }
                 read => return read,
@@ -335,14 +334,15 @@ impl Namespace {
             Err(error) if error.kind() == Kind::NotFound => error,
             read => return read,
         };
-        let Some(moved) = self.find_moved(inode)? else { return Err(error) };
+        let missing = error.context().to_owned();
+        let moved = self.find_moved(inode, error)?;
         if at == 0 && !moved.mapped {
             return self.read_recorded(&moved, take);
         }
         let content = |inode: &Inode| inode.extent.map(|extent| (extent.length, extent.checksum));
         if at > 0 && content(inode) != content(&moved) {
             // The content was replaced: the caller must not get the rest of a different file.
-            return Err(error);
+            return Err(Error::new(Kind::NotFound, missing));
         }
         while at < moved.size {
             let bytes = self.read_content(&moved, at, PIECE_BYTES as usize)?;

@@ -40,6 +40,7 @@ use esker_table::merge::RecordMerge;
 use esker_table::object_name::{ObjectFolder, ObjectName};
 use esker_table::schema::Key;
 use esker_table::tables::TableRuns;
+use esker_table::tree::Tree;
 use hashbrown::HashMap;
 
 use crate::data::{
@@ -132,14 +133,17 @@ fn shows_same_content(found: &Inode, inode: &Inode) -> bool {
 
 impl Namespace {
     /// Returns the current record of the file `inode`, which was looked up before its log was
-    /// reclaimed; `None` if the writer's tables have no other record of the same content. A log is
-    /// deleted only after its records are in tables, so searching the tables is enough; an inode
-    /// does not know its name, so all records are read. A writer that was taken over may find an
-    /// older record, since the new writer deleted the log; its content must not be taken for that
-    /// of `inode`.
+    /// reclaimed. A log is deleted only after its records are in tables, so searching the tables is
+    /// enough; an inode does not know its name, so all records are read. A writer that was taken
+    /// over may find an older record, since the new writer deleted the log; its content must not be
+    /// taken for that of `inode`.
+    ///
+    /// # Errors
+    /// As [`Namespace::explain_missing`] if the writer's tables have no other record of the same
+    /// content, where `missing` is the error of reading the log; errors of the store.
     #[cold]
-    pub(super) fn find_moved(&self, inode: &Inode) -> Result<Option<Inode>> {
-        let Some(tree) = self.layers().writer() else { return Ok(None) };
+    pub(super) fn find_moved(&self, inode: &Inode, missing: Error) -> Result<Inode> {
+        let Some(tree) = self.layers().writer() else { return Err(missing) };
         let mut cursors = Vec::new();
         tree.older_sources().rows().cursors(&INODE, &Key::FIRST, &Key::LAST, &mut cursors);
         let mut merge = RecordMerge::new(cursors, &Key::FIRST)?;
@@ -151,11 +155,22 @@ impl Namespace {
                 continue;
             }
             let found = Inode::of_row(&row)?;
-            if found.kind() == Some(FileKind::File) {
-                return Ok(shows_same_content(&found, inode).then_some(found));
+            if found.kind() == Some(FileKind::File) && shows_same_content(&found, inode) {
+                return Ok(found);
             }
         }
-        Ok(None)
+        Err(self.explain_missing(missing))
+    }
+
+    /// Returns the error for a data log that does not exist: `missing`, or `Fenced` if another
+    /// writer has taken the session over. The log may then have been of changes that the takeover
+    /// lost, and this writer has not noticed. Cost: a listing.
+    #[cold]
+    pub(super) fn explain_missing(&self, missing: Error) -> Error {
+        match self.layers().writer().map(Tree::check_owner) {
+            Some(Err(fenced)) if fenced.kind() == Kind::Fenced => fenced.with_source(missing),
+            _ => missing,
+        }
     }
 }
 
