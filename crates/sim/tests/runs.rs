@@ -26,7 +26,8 @@ const SEEDS: u64 = 200;
 /// their bases that a compaction replaced and a collection without a grace period deleted; a fenced
 /// writer deleted the tables of its last commit; a log lost unsynced bytes between the two readings
 /// of a takeover; the model counted the answer to a sync in place, which came after a takeover, as a state,
-/// and took a path through a symbolic link for that of the file in place.
+/// and took a path through a symbolic link for that of the file in place; a writer that was taken
+/// over read a file whose log the new writer had deleted, and was told that there is no such object.
 const SEEDS_FAILED: &[u64] = &[
     2_607_458_550,
     1_920_601_955,
@@ -36,6 +37,8 @@ const SEEDS_FAILED: &[u64] = &[
     14_127_492,
     888_491_794,
     1_311_418_306,
+    389_307_023,
+    292_985_406,
 ];
 /// Time to shrink a failing history.
 const SHRINK_TIME: Duration = Duration::from_secs(20);
