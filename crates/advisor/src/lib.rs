@@ -17,6 +17,7 @@ pub mod measure;
 pub mod model;
 pub mod observation;
 pub mod paper;
+pub mod parquet_table;
 pub mod pattern;
 pub mod player;
 pub mod regressors;

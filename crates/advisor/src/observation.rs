@@ -10,11 +10,15 @@
 //! them. Source: Kougkas et al. 2016, §5.2.1.
 
 mod csv_rows;
+mod parquet_rows;
+mod row_fields;
 
 use esker_base::{Error, Kind, Result};
 use serde::{Deserialize, Serialize};
 
-pub use csv_rows::{COLUMNS, CSV_BYTES_MAX, read_csv, write_csv};
+pub use csv_rows::{CSV_BYTES_MAX, read_csv, write_csv};
+pub use parquet_rows::{read_parquet_rows, write_parquet_rows};
+pub use row_fields::COLUMNS;
 
 /// The least rate in MB/s; models refuse lower ones, and those above [`RATE_MAX`].
 pub const RATE_MIN: f64 = 1e-20;

@@ -9,7 +9,7 @@ use esker_base::Kind;
 use proptest::prelude::*;
 
 /// The example entry of Table 1.
-fn example() -> Observation {
+pub fn example() -> Observation {
     Observation {
         workload: "hpio".into(),
         case: "hpio-32".into(),

@@ -17,7 +17,7 @@ use crate::trace_files::read;
 
 const OLD: &str = include_str!("data/recorder-2.txt");
 
-const NEW: &str = "\
+pub const NEW: &str = "\
 0.000001 0.000900 MPI_File_open 0 1 ( MPI_COMM_WORLD /s/a 9 [0] )
 0.000100 0.000200 open 1 0 ( /s/a b 66 438 )
 0.000300 0.000400 write 1 0 ( /s/a b 0x7f 100 )
@@ -42,26 +42,33 @@ const NEW: &str = "\
 0.004200 0.004300 open 0 0 ( /etc/romio-hints 0 )
 ";
 
-fn import(texts: &[&str]) -> Result<(Vec<u8>, ImportSummary)> {
+/// Imports the texts of ranks from 0 on.
+pub fn import(texts: &[&str]) -> Result<(Vec<u8>, ImportSummary)> {
     let mut import = RecorderImport::new(Vec::new(), "job", &[])?;
     for (rank, text) in (0..).zip(texts) {
-        import.add_rank(rank, text.as_bytes(), "text")?;
+        import.add_text(rank, text.as_bytes(), "text")?;
     }
     import.finish()
 }
 
 /// Operation, path, offset, bytes and result.
-type Call = (TraceOperation, String, u64, u64, i64);
+pub type Call = (TraceOperation, String, u64, u64, i64);
 
 fn calls(text: &str) -> (Vec<Call>, ImportSummary) {
     let (trace, summary) = import(&[text]).expect("a text");
-    let (records, paths) = read(&trace).expect("a trace");
+    let (records, _) = read(&trace).expect("a trace");
+    assert!(records.is_sorted_by_key(|record| record.begin_ns));
+    (calls_of(&trace), summary)
+}
+
+/// The calls of a trace.
+pub fn calls_of(trace: &[u8]) -> Vec<Call> {
+    let (records, paths) = read(trace).expect("a trace");
     let call = |record: &esker_advisor::trace::TraceRecord| {
         let path = paths[record.file.0 as usize].clone();
         (record.operation, path, record.offset, record.bytes, record.result)
     };
-    assert!(records.is_sorted_by_key(|record| record.begin_ns));
-    (records.iter().map(call).collect(), summary)
+    records.iter().map(call).collect()
 }
 
 #[test]
@@ -151,7 +158,7 @@ fn texts_with_any_byte_changed_do_no_harm() {
             let original = bytes[at];
             bytes[at] = [b' ', b'(', b'9', b'-', 0xff, b'\n', b')'][at % 7];
             let mut import = RecorderImport::new(Vec::new(), "job", &[]).expect("a writer");
-            match import.add_rank(0, &bytes[..], "text").and_then(|()| import.finish()) {
+            match import.add_text(0, &bytes[..], "text").and_then(|()| import.finish()) {
                 Ok((trace, _)) => drop(read(&trace).expect("a trace")),
                 Err(error) => {
                     assert_eq!(error.kind(), Kind::Corrupt, "{error}");

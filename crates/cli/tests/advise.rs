@@ -399,6 +399,60 @@ fn designs_are_measured_and_continued() {
     assert!(rows.contains("\nhpio,\"hpio read") || rows.contains("\nhpio,hpio read"), "{rows}");
 }
 
+#[test]
+fn tables_of_recorder_are_imported() {
+    let esker = Esker::without_store();
+    std::fs::create_dir(esker.path("_parquet")).expect("made");
+    let table = include_bytes!("../../advisor/tests/data/recorder-3.parquet");
+    std::fs::write(esker.path("_parquet/0.parquet"), table).expect("written");
+    let summary = "5 records of 1 rank, of which 1 reads or writes; 0 calls incomplete\n";
+    for log in ["_parquet", "_parquet/0.parquet"] {
+        let said = esker.ok(["advise", "import", log, "-o", "a.arrow"]);
+        assert_eq!(said, format!("a.arrow: {summary}"));
+    }
+    std::fs::write(esker.path("_parquet/3.parquet"), table).expect("written");
+    let said = esker.fails(12, ["advise", "import", "_parquet", "-o", "b.arrow"]);
+    assert!(said.contains("3.parquet, row 0: a call of rank 0 in the table of rank 3"), "{said}");
+    std::fs::write(esker.path("_parquet/3.txt"), "").expect("written");
+    let said = esker.fails(13, ["advise", "import", "_parquet", "-o", "b.arrow"]);
+    assert!(said.contains("3.parquet and ") && said.contains("are of one rank"), "{said}");
+    assert!(!esker.path("b.arrow").exists());
+}
+
+#[test]
+fn rows_are_written_and_read_as_parquet() {
+    let esker = Esker::without_store();
+    let design = [
+        "advise",
+        "measure",
+        "rows.csv",
+        "--pattern",
+        "hpio,request-size,noncontiguous",
+        "-r",
+        "1K,4K",
+    ];
+    let systems = ["--system", "file=big", "--system", "small=small:small", "-R", "16K"];
+    let command = [&design[..], &systems, &["--repeat", "1", "--parquet", "rows.parquet"]].concat();
+    esker.ok([&command[..], &["--seconds", "0"]].concat());
+    let said = esker.fails(2, ["advise", "paper", "--data", "rows.parquet"]);
+    assert!(said.contains("there is no row"), "{said}");
+    esker.ok(&command);
+    let fitted = |rows: &str| {
+        let said = esker.ok(["advise", "model", rows, "--to", "model.json"]);
+        (said, std::fs::read(esker.path("model.json")).expect("a model"))
+    };
+    assert_eq!(fitted("rows.parquet"), fitted("rows.csv"));
+
+    let refused = [&command[..], &["--parquet", "absent/rows.parquet"]].concat();
+    esker.fails(2, &refused);
+    let command = [&design[..], &systems, &["--parquet", "absent/rows.parquet"]].concat();
+    let said = esker.fails(3, &command);
+    assert!(said.contains("make absent/rows.parquet"), "{said}");
+    std::fs::write(esker.path("cut.parquet"), b"PAR1 and no more").expect("written");
+    let said = esker.fails(12, ["advise", "model", "cut.parquet", "--to", "model.json"]);
+    assert!(said.contains("cut.parquet at byte 0: "), "{said}");
+}
+
 /// Symptom: a replay or a load that a signal ended left its data, and named no command that removes it.
 /// Fix: the message names it, and `advise cleanup` removes what either player made.
 #[test]

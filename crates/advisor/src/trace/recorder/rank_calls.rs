@@ -7,7 +7,7 @@
 
 use std::collections::HashMap;
 
-use super::line::RecorderLine;
+use super::call::RecorderCall;
 use crate::trace::TraceOperation;
 
 /// Stands for errors, whose number the text does not have: the largest that Linux returns.
@@ -39,7 +39,7 @@ impl RankOperation {
     }
 }
 
-/// The meaning of a line for a trace.
+/// The meaning of a call for a trace.
 #[derive(Debug, PartialEq, Eq)]
 pub enum CallOutcome {
     /// Records.
@@ -137,34 +137,34 @@ impl<'a> RankCalls<'a> {
     }
 
     /// Adds a call.
-    pub fn add(&mut self, line: &RecorderLine<'_>) -> CallOutcome {
-        let operations = match classify_call(line.function) {
+    pub fn add(&mut self, call: &RecorderCall<'_>) -> CallOutcome {
+        let operations = match classify_call(call.function) {
             CallKind::Other => return CallOutcome::Ignored,
             CallKind::Duplicate => {
-                self.duplicate(line);
+                self.duplicate(call);
                 return CallOutcome::Ignored;
             }
-            CallKind::Barrier => match line.arguments[..] {
+            CallKind::Barrier => match call.arguments[..] {
                 ["MPI_COMM_WORLD"] => Some(vec![simple(TraceOperation::Barrier, String::new(), 0)]),
                 _ => return CallOutcome::Ignored,
             },
             CallKind::Path { operation, before, after } => {
-                line.path(before, after).map(|path| vec![simple(operation, path, result(line))])
+                call.path(before, after).map(|path| vec![simple(operation, path, result(call))])
             }
-            CallKind::Rename => match line.arguments[..] {
-                [from, to] => Some(self.rename(line, from, to)),
+            CallKind::Rename => match call.arguments[..] {
+                [from, to] => Some(self.rename(call, from, to)),
                 _ => None,
             },
-            CallKind::Open => self.open(line).map(|operation| vec![operation]),
-            CallKind::OpenStream => self.open_stream(line).map(|operation| vec![operation]),
-            CallKind::Close => self.close(line).map(|operation| vec![operation]),
-            CallKind::Seek => self.seek(line).map(|operation| vec![operation]),
+            CallKind::Open => self.open(call).map(|operation| vec![operation]),
+            CallKind::OpenStream => self.open_stream(call).map(|operation| vec![operation]),
+            CallKind::Close => self.close(call).map(|operation| vec![operation]),
+            CallKind::Seek => self.seek(call).map(|operation| vec![operation]),
             CallKind::Sync => self
-                .path_of_open(line, 0)
-                .map(|path| vec![simple(TraceOperation::Sync, path, result(line))]),
-            CallKind::Truncate { is_open } => self.truncate(line, is_open).map(|done| vec![done]),
+                .path_of_open(call, 0)
+                .map(|path| vec![simple(TraceOperation::Sync, path, result(call))]),
+            CallKind::Truncate { is_open } => self.truncate(call, is_open).map(|done| vec![done]),
             CallKind::Transfer { is_write, after, bytes, offset } => {
-                self.transfer(line, is_write, after, bytes, offset).map(|done| vec![done])
+                self.transfer(call, is_write, after, bytes, offset).map(|done| vec![done])
             }
         };
         operations.map_or(CallOutcome::Unknown, CallOutcome::Operations)
@@ -172,16 +172,16 @@ impl<'a> RankCalls<'a> {
 
     /// The name of the open file before the last `after` arguments; `None` for a stream of
     /// version 2.
-    fn key(&self, line: &RecorderLine<'_>, after: usize) -> Option<String> {
-        let is_stream_call = matches!(line.function, "fread" | "fwrite");
-        let key = line.path(if is_stream_call { 3 } else { 0 }, after)?;
-        let is_file = line.result.is_none() || key.parse::<i32>().is_ok();
+    fn key(&self, call: &RecorderCall<'_>, after: usize) -> Option<String> {
+        let is_stream_call = matches!(call.function, "fread" | "fwrite");
+        let key = call.path(if is_stream_call { 3 } else { 0 }, after)?;
+        let is_file = call.result.is_none() || key.parse::<i32>().is_ok();
         is_file.then_some(key)
     }
 
-    fn path_of_open(&self, line: &RecorderLine<'_>, after: usize) -> Option<String> {
-        let key = self.key(line, after)?;
-        match (self.files.get(&key), line.result) {
+    fn path_of_open(&self, call: &RecorderCall<'_>, after: usize) -> Option<String> {
+        let key = self.key(call, after)?;
+        match (self.files.get(&key), call.result) {
             (Some(file), _) => Some(file.path.clone()),
             // The key of version 3 is the path.
             (None, None) => Some(key),
@@ -189,36 +189,36 @@ impl<'a> RankCalls<'a> {
         }
     }
 
-    fn open(&mut self, line: &RecorderLine<'_>) -> Option<RankOperation> {
-        let is_creat = line.function.starts_with("creat");
+    fn open(&mut self, call: &RecorderCall<'_>) -> Option<RankOperation> {
+        let is_creat = call.function.starts_with("creat");
         // A mode follows only where a file may be made.
-        let with_mode = line.number(1).filter(|flags| flags & O_CREAT != 0);
+        let with_mode = call.number(1).filter(|flags| flags & O_CREAT != 0);
         let (flags, after) = match (is_creat, with_mode) {
             (true, _) => (O_CREAT, 1),
             (false, Some(flags)) => (flags, 2),
-            (false, None) => (line.number(0)?, 1),
+            (false, None) => (call.number(0)?, 1),
         };
-        let path = line.path(0, after)?;
-        self.begin_file(line, &path, flags & O_APPEND != 0);
+        let path = call.path(0, after)?;
+        self.begin_file(call, &path, flags & O_APPEND != 0);
         let creates = flags & O_CREAT != 0;
         let operation = if creates { TraceOperation::Create } else { TraceOperation::Open };
-        Some(simple(operation, path, result(line)))
+        Some(simple(operation, path, result(call)))
     }
 
-    fn open_stream(&mut self, line: &RecorderLine<'_>) -> Option<RankOperation> {
-        let path = line.path(0, 1)?;
-        let mode = line.arguments.last()?;
+    fn open_stream(&mut self, call: &RecorderCall<'_>) -> Option<RankOperation> {
+        let path = call.path(0, 1)?;
+        let mode = call.arguments.last()?;
         let creates = mode.starts_with(['w', 'a']);
         let operation = if creates { TraceOperation::Create } else { TraceOperation::Open };
         // In version 2 the result is an address.
-        if line.result.is_none() {
-            self.begin_file(line, &path, mode.starts_with('a'));
+        if call.result.is_none() {
+            self.begin_file(call, &path, mode.starts_with('a'));
         }
         Some(simple(operation, path, 0))
     }
 
-    fn begin_file(&mut self, line: &RecorderLine<'_>, path: &str, appends: bool) {
-        let key = match line.result {
+    fn begin_file(&mut self, call: &RecorderCall<'_>, path: &str, appends: bool) {
+        let key = match call.result {
             None => path.to_owned(),
             Some(descriptor) if descriptor >= 0 => descriptor.to_string(),
             Some(_) => return,
@@ -226,44 +226,44 @@ impl<'a> RankCalls<'a> {
         self.files.insert(key, RankFile { path: path.to_owned(), position: 0, appends });
     }
 
-    fn duplicate(&mut self, line: &RecorderLine<'_>) {
-        let Some(new) = line.result.filter(|new| *new >= 0) else { return };
-        let old = line.arguments.first().and_then(|old| self.files.get(*old));
+    fn duplicate(&mut self, call: &RecorderCall<'_>) {
+        let Some(new) = call.result.filter(|new| *new >= 0) else { return };
+        let old = call.arguments.first().and_then(|old| self.files.get(*old));
         if let Some(RankFile { path, position, appends }) = old {
             let file = RankFile { path: path.clone(), position: *position, appends: *appends };
             self.files.insert(new.to_string(), file);
         }
     }
 
-    fn close(&mut self, line: &RecorderLine<'_>) -> Option<RankOperation> {
-        let path = self.path_of_open(line, 0)?;
+    fn close(&mut self, call: &RecorderCall<'_>) -> Option<RankOperation> {
+        let path = self.path_of_open(call, 0)?;
         // Another descriptor of the path may be open in version 3.
-        if line.result.is_some() {
-            self.files.remove(&self.key(line, 0)?);
+        if call.result.is_some() {
+            self.files.remove(&self.key(call, 0)?);
         }
-        Some(simple(TraceOperation::Close, path, result(line)))
+        Some(simple(TraceOperation::Close, path, result(call)))
     }
 
-    fn seek(&mut self, line: &RecorderLine<'_>) -> Option<RankOperation> {
-        let path = self.path_of_open(line, 2)?;
-        let (offset, whence) = (line.number(1)?, line.number(0)?);
+    fn seek(&mut self, call: &RecorderCall<'_>) -> Option<RankOperation> {
+        let path = self.path_of_open(call, 2)?;
+        let (offset, whence) = (call.number(1)?, call.number(0)?);
         let size = self.sizes.get(&path).copied().unwrap_or_default();
-        let file = self.file(line, 2, &path)?;
+        let file = self.file(call, 2, &path)?;
         let from = match whence {
             0 => 0,
             1 => file.position,
             _ => size,
         };
         let position = from.saturating_add_signed(offset);
-        if result(line) >= 0 {
+        if result(call) >= 0 {
             file.position = position;
         }
-        let done = simple(TraceOperation::Seek, path, result(line));
+        let done = simple(TraceOperation::Seek, path, result(call));
         Some(RankOperation { offset: position, ..done })
     }
 
-    fn file(&mut self, line: &RecorderLine<'_>, after: usize, path: &str) -> Option<&mut RankFile> {
-        let key = self.key(line, after)?;
+    fn file(&mut self, call: &RecorderCall<'_>, after: usize, path: &str) -> Option<&mut RankFile> {
+        let key = self.key(call, after)?;
         let file = self
             .files
             .entry(key)
@@ -273,19 +273,19 @@ impl<'a> RankCalls<'a> {
 
     fn transfer(
         &mut self,
-        line: &RecorderLine<'_>,
+        call: &RecorderCall<'_>,
         is_write: bool,
         after: usize,
         bytes: [Option<usize>; 2],
         offset: Option<usize>,
     ) -> Option<RankOperation> {
-        let path = self.path_of_open(line, after)?;
+        let path = self.path_of_open(call, after)?;
         let number = |at: usize| {
-            let is_stream_call = matches!(line.function, "fread" | "fwrite");
+            let is_stream_call = matches!(call.function, "fread" | "fwrite");
             // Sizes before a stream are counted from the front, since its path may have blanks.
             let value = match is_stream_call {
-                true => line.arguments.get(3 - at)?.parse().ok(),
-                false => line.number(at),
+                true => call.arguments.get(3 - at)?.parse().ok(),
+                false => call.number(at),
             };
             value.and_then(|value: i64| u64::try_from(value).ok())
         };
@@ -293,7 +293,7 @@ impl<'a> RankCalls<'a> {
         let bytes = match bytes[1] {
             Some(at) => count.checked_mul(number(at)?)?,
             // Recorder counts the zero byte that ends the text.
-            None if line.function == "fprintf" => count.saturating_sub(1),
+            None if call.function == "fprintf" => count.saturating_sub(1),
             None => count,
         };
         let given = match offset {
@@ -301,14 +301,14 @@ impl<'a> RankCalls<'a> {
             None => None,
         };
         let size = self.sizes.get(&path).copied().unwrap_or_default();
-        let file = self.file(line, after, &path)?;
+        let file = self.file(call, after, &path)?;
         let begin = match given {
             Some(offset) => offset,
             None if is_write && file.appends => size,
             None => file.position,
         };
         // Version 2 prints 0 for all transfers.
-        let result = match line.result {
+        let result = match call.result {
             Some(result) if result < 0 => ERROR_UNKNOWN,
             _ => i64::try_from(bytes).ok()?,
         };
@@ -323,15 +323,15 @@ impl<'a> RankCalls<'a> {
         Some(RankOperation { operation, path, offset: begin, bytes, result })
     }
 
-    fn truncate(&mut self, line: &RecorderLine<'_>, is_open: bool) -> Option<RankOperation> {
-        let path = if is_open { self.path_of_open(line, 1)? } else { line.path(0, 1)? };
-        let size = u64::try_from(line.number(0)?).ok()?;
+    fn truncate(&mut self, call: &RecorderCall<'_>, is_open: bool) -> Option<RankOperation> {
+        let path = if is_open { self.path_of_open(call, 1)? } else { call.path(0, 1)? };
+        let size = u64::try_from(call.number(0)?).ok()?;
         self.sizes.insert(path.clone(), size);
-        Some(RankOperation { offset: size, ..simple(TraceOperation::Truncate, path, result(line)) })
+        Some(RankOperation { offset: size, ..simple(TraceOperation::Truncate, path, result(call)) })
     }
 
-    fn rename(&mut self, line: &RecorderLine<'_>, from: &str, to: &str) -> Vec<RankOperation> {
-        let result = result(line);
+    fn rename(&mut self, call: &RecorderCall<'_>, from: &str, to: &str) -> Vec<RankOperation> {
+        let result = result(call);
         if let Some(size) = self.sizes.remove(from).filter(|_| result >= 0) {
             self.sizes.insert(to.to_owned(), size);
         }
@@ -343,8 +343,8 @@ impl<'a> RankCalls<'a> {
 }
 
 /// The result of the call; 0 if the text does not have it.
-fn result(line: &RecorderLine<'_>) -> i64 {
-    line.result.map_or(0, |result| if result < 0 { ERROR_UNKNOWN } else { result })
+fn result(call: &RecorderCall<'_>) -> i64 {
+    call.result.map_or(0, |result| if result < 0 { ERROR_UNKNOWN } else { result })
 }
 
 fn simple(operation: TraceOperation, path: String, result: i64) -> RankOperation {

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
 use esker_advisor::features::STRIPE_BYTES_DEFAULT;
+use esker_advisor::parquet_table::{PARQUET_MAGIC, ParquetTable};
 use esker_advisor::trace::darshan::{DarshanLog, LOG_BYTES_MAX};
 use esker_advisor::trace::recorder::{RecorderImport, is_recorder_line};
 use esker_advisor::trace::strace::{StraceOptions, import_strace};
@@ -17,7 +18,7 @@ use esker_base::{Error, Kind, Result};
 use serde_json::json;
 
 use super::imported_calls::{ImportedCalls, TraceOutputs, real_paths, write_features};
-use super::open_trace;
+use super::{open, open_trace};
 use crate::context::CommandContext;
 use crate::output_file::OutputFile;
 use crate::text;
@@ -38,7 +39,7 @@ enum LogSource {
     Strace,
     /// A log of Darshan
     Darshan,
-    /// The directory that `recorder2text` wrote, or its file of one rank
+    /// The directory that `recorder2text` or `recorder2parquet` wrote, or its file of one rank
     Recorder,
     /// Traces, which become one
     Traces,
@@ -49,8 +50,8 @@ enum LogSource {
 /// strace: every call on files; reads and writes without an offset get the position that the kernel
 /// has. Darshan: the reads and writes of a job that ran with DXT_ENABLE_IO_TRACE=1. All logs of
 /// Darshan have counters, from which --features computes what a prediction needs. Recorder: the calls of
-/// POSIX and of streams in the text of `recorder2text`. Traces: those of the nodes of a job, for example, whose
-/// ranks keep their numbers.
+/// POSIX and of streams in what `recorder2text` or `recorder2parquet` wrote. Traces: those of the nodes of
+/// a job, for example, whose ranks keep their numbers.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -60,7 +61,7 @@ Examples:
   esker advise import recorder-trace/_text -o job.arrow
   esker advise import node-*.arrow -o job.arrow")]
 pub struct AdviseImport {
-    /// The log; of Recorder, the directory `_text`. Several only if they are traces
+    /// The log; of Recorder, the directory `_text` or `_parquet`. Several only if they are traces
     #[arg(required = true)]
     logs: Vec<PathBuf>,
     /// The trace
@@ -122,8 +123,14 @@ impl AdviseImport {
         self.import_calls(context, "recorder", |output| {
             let mut import = RecorderImport::new(output, &object, &paths)?;
             for (rank, path) in &ranks {
-                let input = BufReader::with_capacity(1 << 20, open(path)?);
-                import.add_rank(*rank, input, &path.display().to_string())?;
+                let (input, object) = (open(path)?, path.display().to_string());
+                if start_of(path)?.starts_with(PARQUET_MAGIC) {
+                    let table = ParquetTable::open(input, &object)?;
+                    import.add_parquet(*rank, &table, &object)?;
+                } else {
+                    let input = BufReader::with_capacity(1 << 20, input);
+                    import.add_text(*rank, input, &object)?;
+                }
             }
             import.finish()
         })
@@ -198,16 +205,13 @@ impl AdviseImport {
     }
 }
 
-fn open(path: &Path) -> Result<File> {
-    File::open(path).map_err(|error| Error::io(error, path.display().to_string()))
-}
-
-/// The files of all ranks, `<rank>.txt`, in a directory of `recorder2text`; a single file is that of
-/// the rank in its name, or of rank 0.
+/// The files of all ranks, such as `0.txt` or `0.parquet`, in a directory of Recorder's tools; a
+/// single file is that of the rank in its name, or of rank 0.
 fn recorder_ranks(log: &Path) -> Result<Vec<(u32, PathBuf)>> {
     let rank_of = |path: &Path| {
-        let is_text = path.extension().is_some_and(|extension| extension == "txt");
-        let name = path.file_stem().filter(|_| is_text)?.to_str()?;
+        let extension = path.extension()?;
+        let is_of_recorder = ["txt", "parquet"].iter().any(|known| extension == *known);
+        let name = path.file_stem().filter(|_| is_of_recorder)?.to_str()?;
         name.parse::<u32>().ok().filter(|rank| rank.to_string() == name)
     };
     if !log.is_dir() {
@@ -220,21 +224,31 @@ fn recorder_ranks(log: &Path) -> Result<Vec<(u32, PathBuf)>> {
         ranks.extend(rank_of(&path).map(|rank| (rank, path)));
     }
     if ranks.is_empty() {
-        let what =
-            "has no files such as 0.txt; name the directory _text that `recorder2text` wrote";
+        let what = "has no files such as 0.txt or 0.parquet; name the directory _text that \
+                    `recorder2text` wrote, or _parquet of `recorder2parquet`";
         return Err(Error::new(Kind::NotFound, format!("{} {what}", log.display())));
     }
     ranks.sort_unstable();
+    if let Some(twice) = ranks.windows(2).find(|two| two[0].0 == two[1].0) {
+        let what = format!("{} and {}", twice[0].1.display(), twice[1].1.display());
+        return Err(Error::new(Kind::Invalid, format!("{what} are of one rank; import one")));
+    }
     Ok(ranks)
+}
+
+/// The bytes with which a log begins, by which its source is found out.
+fn start_of(path: &Path) -> Result<Vec<u8>> {
+    let mut start = Vec::new();
+    let read = open(path)?.take(SOURCE_BYTES).read_to_end(&mut start);
+    read.map_err(|error| Error::io(error, path.display().to_string()))?;
+    Ok(start)
 }
 
 fn source_of(path: &Path) -> Result<LogSource> {
     if path.is_dir() {
         return Ok(LogSource::Recorder);
     }
-    let mut start = Vec::new();
-    let read = open(path)?.take(SOURCE_BYTES).read_to_end(&mut start);
-    read.map_err(|error| Error::io(error, path.display().to_string()))?;
+    let start = start_of(path)?;
     if start.starts_with(TRACE_MAGIC) {
         return Ok(LogSource::Traces);
     }
@@ -242,6 +256,10 @@ fn source_of(path: &Path) -> Result<LogSource> {
         return Ok(LogSource::Darshan);
     }
     let first = start.split(|byte| *byte == b'\n').next().unwrap_or_default();
-    let is_recorder = std::str::from_utf8(first).is_ok_and(is_recorder_line);
-    Ok(if is_recorder { LogSource::Recorder } else { LogSource::Strace })
+    let is_line = std::str::from_utf8(first).is_ok_and(is_recorder_line);
+    Ok(if is_line || start.starts_with(PARQUET_MAGIC) {
+        LogSource::Recorder
+    } else {
+        LogSource::Strace
+    })
 }

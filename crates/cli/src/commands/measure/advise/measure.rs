@@ -7,15 +7,19 @@ use clap::builder::PossibleValuesParser;
 use clap::{Args, ValueEnum};
 use esker_advisor::features::StorageConfiguration;
 use esker_advisor::measure::{ExperimentDesign, MeasureOptions, MeasuredSystem, measure};
-use esker_advisor::observation::{EmulatedVariables, StorageDevice};
+use esker_advisor::observation::{
+    EmulatedVariables, Observation, StorageDevice, write_parquet_rows,
+};
 use esker_advisor::pattern::TracePattern;
 use esker_base::Result;
 use esker_base::clock::SystemClock;
 use serde_json::json;
 
+use super::model::read_file;
 use super::replay::{open_target, processors};
 use crate::context::CommandContext;
 use crate::interrupt;
+use crate::output_file::OutputFile;
 use crate::usage;
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -26,7 +30,7 @@ enum DeviceChoice {
     Ssd,
 }
 
-/// Measure a design of experiments, as rows of CSV
+/// Measure a design of experiments, as rows of CSV and Parquet
 ///
 /// All combinations of the patterns, request sizes, gaps, shifts and processes run on all systems,
 /// repeatedly and in random order. A row is durable before the next run begins; the same command again
@@ -44,6 +48,9 @@ Example:
 pub struct AdviseMeasure {
     /// The rows; an existing file is continued
     rows: PathBuf,
+    /// Also write all rows as Parquet, when the measurement ends
+    #[arg(long, value_name = "FILE")]
+    parquet: Option<PathBuf>,
     /// A system and its name in the rows; several are allowed
     #[arg(long = "system", required = true, value_name = "NAME=TARGET")]
     systems: Vec<String>,
@@ -103,6 +110,7 @@ impl AdviseMeasure {
             seed: self.seed,
         };
         usage::value_of(design.cases());
+        let parquet = self.parquet.as_deref().map(OutputFile::prepare).transpose()?;
         let systems = self.systems.iter().map(|system| measured_system(context, system)).collect();
         let systems: Vec<_> = systems;
         let device = match self.device {
@@ -120,7 +128,7 @@ impl AdviseMeasure {
                 .to_owned(),
         );
         let mut failed = None;
-        let mut report = |row: &esker_advisor::observation::Observation| {
+        let mut report = |row: &Observation| {
             let shown = match context.out.is_json() {
                 true => context.out.report(row),
                 false => context.out.line(format!(
@@ -137,6 +145,9 @@ impl AdviseMeasure {
         if let Some(error) = failed {
             return Err(error);
         }
+        if let Some(output) = parquet {
+            write_rows(output, &read_file(&self.rows)?)?;
+        }
         if context.out.is_json() {
             return context.out.json(json!({
                 "runs": summary.runs, "skipped": summary.skipped, "added": summary.added,
@@ -152,6 +163,11 @@ impl AdviseMeasure {
             summary.left()
         ))
     }
+}
+
+fn write_rows(output: OutputFile, rows: &[Observation]) -> Result<()> {
+    let object = output.path().display().to_string();
+    output.write(|file| Ok((write_parquet_rows(file, rows, &object)?, ())))
 }
 
 /// A system of `NAME=TARGET`.

@@ -101,7 +101,10 @@ impl AdviseCommand {
 
 /// Opens a trace.
 pub(super) fn open_trace(path: &Path) -> Result<TraceReader<File>> {
-    let shown = path.display().to_string();
-    let file = File::open(path).map_err(|error| Error::io(error, shown.clone()))?;
-    TraceReader::open(file, shown)
+    TraceReader::open(open(path)?, path.display().to_string())
+}
+
+/// Opens a file for reading.
+pub(super) fn open(path: &Path) -> Result<File> {
+    File::open(path).map_err(|error| Error::io(error, path.display().to_string()))
 }

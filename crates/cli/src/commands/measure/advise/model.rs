@@ -1,18 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `esker advise model`: fits models to measured rows, and keeps the best.
 
-use std::fs::File;
 use std::io::Read;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
 use esker_advisor::model::advisor_model::AdvisorModel;
 use esker_advisor::model::decision_score::CLEAR_DIFFERENCE;
-use esker_advisor::observation::{CSV_BYTES_MAX, Observation, read_csv};
+use esker_advisor::observation::{CSV_BYTES_MAX, Observation, read_csv, read_parquet_rows};
 use esker_advisor::paper::simulated_dataset::{SEED, dataset};
+use esker_advisor::parquet_table::{PARQUET_MAGIC, ParquetTable};
 use esker_base::{Error, Kind, Result};
 use serde_json::json;
 
+use super::open;
 use crate::context::CommandContext;
 use crate::output_file::write_output;
 use crate::{text, usage};
@@ -28,7 +30,7 @@ Examples:
   esker advise model rows.csv --to model.json
   esker advise model --simulated --to simulated.json")]
 pub struct AdviseModel {
-    /// Measured rows as CSV; several files are joined
+    /// Measured rows as CSV or Parquet; several files are joined
     #[arg(required_unless_present = "simulated", value_name = "ROWS")]
     rows: Vec<PathBuf>,
     /// Use simulated rows of the size of the paper's dataset, to try the command
@@ -75,12 +77,11 @@ impl AdviseModel {
     }
 }
 
-/// The rows of all files.
+/// The rows of all files, at least one.
 pub(super) fn read_rows(paths: &[PathBuf]) -> Result<Vec<Observation>> {
     let mut rows = Vec::new();
     for path in paths {
-        let bytes = read_bounded(path, CSV_BYTES_MAX)?;
-        rows.extend(read_csv(&path.display().to_string(), &bytes)?);
+        rows.extend(read_file(path)?);
     }
     if rows.is_empty() {
         usage::exit("there is no row; `esker advise measure` writes some");
@@ -88,12 +89,23 @@ pub(super) fn read_rows(paths: &[PathBuf]) -> Result<Vec<Observation>> {
     Ok(rows)
 }
 
+/// The rows of a file of CSV or Parquet.
+pub(super) fn read_file(path: &Path) -> Result<Vec<Observation>> {
+    let object = path.display().to_string();
+    let (file, mut start) = (open(path)?, [0; PARQUET_MAGIC.len()]);
+    // A pipe has no positions, and so no Parquet.
+    if file.read_exact_at(&mut start, 0).is_ok() && start == PARQUET_MAGIC {
+        return read_parquet_rows(&ParquetTable::open(file, &object)?, &object);
+    }
+    read_csv(&object, &read_bounded(path, CSV_BYTES_MAX)?)
+}
+
 /// The content of a file of at most `bytes_max` bytes.
 pub(super) fn read_bounded(path: &Path, bytes_max: usize) -> Result<Vec<u8>> {
     let shown = path.display().to_string();
-    let file = File::open(path).map_err(|error| Error::io(error, shown.clone()))?;
     let mut bytes = Vec::new();
-    file.take(bytes_max as u64 + 1)
+    open(path)?
+        .take(bytes_max as u64 + 1)
         .read_to_end(&mut bytes)
         .map_err(|error| Error::io(error, shown.clone()))?;
     if bytes.len() > bytes_max {

@@ -25,7 +25,7 @@ Examples:
   esker advise paper
   esker advise paper --data rows.csv --report rows.html")]
 pub struct AdvisePaper {
-    /// Measured rows as CSV; several files are joined
+    /// Measured rows as CSV or Parquet; several files are joined
     #[arg(long, value_name = "ROWS")]
     data: Vec<PathBuf>,
     /// Also write a page of the regressions, with plots of their residuals
