@@ -2,7 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 # Reverts one mend after another and shows whether a test notices; see `make mutants`.
 #
-# usage: scripts/mutants.sh [SECONDS] [FILTER]      (default: 600 seconds for each, every mutant)
+# usage: scripts/mutants.sh [SECONDS] [NAME...]     (default: 600 seconds for each, every mutant)
+#
+# A NAME may be a part of the names of several mutants.
 #
 # A mutant is a file crates/sim/mutants/*.patch: a sentence on the defect that it brings back, a line
 # "Test: " with the arguments of `cargo test`, and the patch. It is applied to a copy of what is
@@ -14,7 +16,8 @@ set -uo pipefail
 cd "$(dirname "$0")/.."
 
 seconds=${1:-600}
-filter=${2:-}
+filters=("${@:2}")
+[ $# -ge 2 ] || filters=("")
 root=$PWD
 tree=$root/target/mutants
 # Cargo takes what it built of one tree for what it would build of the other, so each has its own.
@@ -32,7 +35,9 @@ killed=0
 survived=()
 broken=()
 # Those of one crate follow each other, so that few crates are built for each.
-patches=$(grep -H '^Test: ' "$root"/crates/sim/mutants/*"$filter"*.patch | sort -t: -k3 | cut -d: -f1)
+patches=$(for filter in "${filters[@]}"; do
+    grep -H '^Test: ' "$root"/crates/sim/mutants/*"$filter"*.patch
+done | sort -u -t: -k3 -k1,1 | cut -d: -f1)
 for patch in $patches; do
     name=$(basename "$patch" .patch)
     read -ra arguments <<<"$(sed -n 's/^Test: //p' "$patch")"

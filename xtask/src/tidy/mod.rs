@@ -16,6 +16,7 @@ mod layers;
 mod links;
 mod machine_paths;
 mod modules;
+mod mutants;
 mod names;
 mod rust_source;
 mod surface;
@@ -47,6 +48,7 @@ const TREE_RULES: &[fn(&SourceTree) -> Vec<StyleProblem>] = &[
     layers::dependency_direction,
     links::relative_links,
     machine_paths::machine_paths,
+    mutants::mutants_apply,
 ];
 
 /// A violation of a rule, and its location.
