@@ -7,6 +7,7 @@ use std::sync::mpsc;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
+use esker_base::clock::SystemClock;
 use esker_base::store::{MemoryStore, SharedStore};
 use esker_base::{Kind, Result};
 use esker_fs::ops::RenameFlags;
@@ -52,8 +53,7 @@ impl Subject {
     }
 
     fn logs(&self) -> Vec<String> {
-        let folder = format!("set/{}/data/", self.session.set());
-        self.store.list(&folder).expect("list").into_iter().map(|log| log.name).collect()
+        logs_of(&self.store, self.session.set())
     }
 
     /// Runs `act` after the tables were searched for what the log shows and before the first bytes
@@ -74,14 +74,7 @@ impl Subject {
         let started = Arc::new(Mutex::new(None));
         let starting = started.clone();
         self.hooked.at(when, request, part_of_name, move || {
-            let (done, is_done) = mpsc::channel();
-            let thread = thread::spawn(move || {
-                let outcome = act(&session);
-                let _ = done.send(());
-                outcome
-            });
-            *starting.lock() = Some(thread);
-            let _ = is_done.recv_timeout(HELD_UP);
+            *starting.lock() = Some(spawn_beside(move || act(&session)));
             Ok(())
         });
         started
@@ -98,6 +91,23 @@ impl Subject {
         self.session.flush().expect("flush");
         Repository::new(self.store.clone()).resume(self.session.set(), options()).expect("resume")
     }
+}
+
+/// Runs `act` on another thread, and returns once it has ended or probably waits.
+fn spawn_beside<T: Send + 'static>(act: impl FnOnce() -> T + Send + 'static) -> JoinHandle<T> {
+    let (done, is_done) = mpsc::channel();
+    let thread = thread::spawn(move || {
+        let outcome = act();
+        let _ = done.send(());
+        outcome
+    });
+    let _ = is_done.recv_timeout(HELD_UP);
+    thread
+}
+
+fn logs_of(store: &SharedStore, set: SetId) -> Vec<String> {
+    let folder = format!("set/{set}/data/");
+    store.list(&folder).expect("list").into_iter().map(|log| log.name).collect()
 }
 
 fn join<T>(thread: &Mutex<Option<JoinHandle<T>>>) -> T {
@@ -149,6 +159,8 @@ fn a_snapshot_keeps_its_bytes() {
     let thread = subject.beside_request(request, |session| session.snapshot("snapshot"));
     subject.reclaim();
     let snapshot = join(&thread).expect("snapshot");
+    // While the snapshot is made, nothing is deleted; once it is complete, only what it does not show.
+    subject.session.reclaim_data().expect("reclaim");
     let shown = open(&subject.store, snapshot);
     assert!(is_filled(&shown, "/file", b'f') && is_filled(&shown, "/other", b'o'));
 }
@@ -309,19 +321,37 @@ fn damage_of_a_long_segment_does_not_move() {
 /// Fix: releasing segments waits until the logs are reclaimed.
 #[test]
 fn what_is_removed_meanwhile_stays_removed() {
-    let subject = Subject::new();
-    let (session, root) = (&subject.session, subject.session.root());
-    let file = session.open_file(root, b"file").expect("open");
-    session.file(&file).write(0, b"mapped").expect("write");
-    session.close_file(file).expect("close");
-    let request = (When::Before, Request::GetRange, "/data/");
-    let thread = subject
-        .beside_request(request, |session| session.unlink(session.root(), b"file").map(drop));
-    subject.reclaim();
-    join(&thread).expect("unlink");
-    session.unlink(root, b"other").expect("unlink");
-    subject.resumed().reclaim_data().expect("reclaim");
-    assert_eq!(subject.logs(), [""; 0], "nothing is left to show");
+    for at in 0.. {
+        let Subject { store, session, .. } = Subject::new();
+        let set = session.set();
+        drop(session);
+        let interrupted = Interrupted::idle(store.clone(), at);
+        // Without a cache, each look at a table is a request.
+        let repository =
+            Repository::with(interrupted.clone() as SharedStore, 0, Arc::new(SystemClock));
+        let session = Arc::new(repository.resume(set, options()).expect("resume"));
+        let file = session.open_file(session.root(), b"file").expect("open");
+        session.file(&file).write(0, b"mapped").expect("write");
+        session.close_file(file).expect("close");
+        let (remover, thread) = (session.clone(), Arc::new(Mutex::new(None)));
+        let started = thread.clone();
+        let remove = move || {
+            let unlink = move || remover.unlink(remover.root(), b"file").map(drop);
+            *started.lock() = Some(spawn_beside(unlink));
+        };
+        interrupted.begin(Box::new(|_| true), Box::new(remove));
+        session.reclaim_data().expect("reclaim");
+        if !interrupted.has_happened() {
+            break;
+        }
+        join(&thread).expect("unlink");
+        session.unlink(session.root(), b"other").expect("unlink");
+        session.flush().expect("flush");
+        drop(session);
+        let resumed = Repository::new(store.clone()).resume(set, options()).expect("resume");
+        resumed.reclaim_data().expect("reclaim");
+        assert_eq!(logs_of(&store, set), [""; 0], "nothing is left to show, at request {at}");
+    }
 }
 
 /// Symptom: files of a session were gone after its former writer, which had been taken over,
