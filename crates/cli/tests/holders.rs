@@ -242,6 +242,10 @@ fn what_a_session_has_not_flushed_is_listed_as_such() {
     let list = mounted.esker.json(["session", "list"]);
     assert!(list[0]["log_bytes"].as_u64().is_some_and(|bytes| bytes > 100), "{list:?}");
     assert!(mounted.esker.ok(["session", "list"]).contains("not flushed"));
+    let session = format!("@{}:/", list[0]["set"].as_str().expect("text"));
+    let listed = mounted.esker.run(["ls", &session]);
+    let said = String::from_utf8_lossy(&listed.stderr).into_owned();
+    assert!(listed.stdout.is_empty() && said.contains("bytes of its log are not shown"), "{said}");
     mounted.end();
 }
 

@@ -58,6 +58,43 @@ fn conflicts_of_bases_are_reported_refused_or_decided() {
     esker.ok(["publish", "--base", "new", "--base", "common", "--conflicts", "refuse", "over"]);
 }
 
+/// Symptom: bases that had moved one directory to two places, or two into each other, were composed
+/// without a word.
+#[test]
+fn directories_that_bases_moved_to_different_places_are_conflicts() {
+    let esker = Esker::new();
+    esker.publish("common", &[("a/file", "1"), ("b/file", "2"), ("c/file", "3")]);
+    for (name, from, to) in [("first", "a", "b/a"), ("apart", "a", "c/a"), ("around", "b", "a/b")] {
+        let session = esker.ok(["session", "begin", "--base", "common"]).trim().to_owned();
+        esker.ok(["mv", &format!("{session}:/{from}"), &format!("{session}:/{to}")]);
+        esker.ok(["publish", &session, name]);
+    }
+    let said = esker.ok(["publish", "--base", "first", "--base", "apart", "both"]);
+    let line =
+        "/b/a: one directory at /b/a and /c/a, since first and apart have it at different places\n";
+    assert!(said.contains(line), "{said}");
+    let looped = ["publish", "--base", "first", "--base", "around", "--conflicts"];
+    let said = esker.run([&looped[..], &["refuse", "refused"]].concat());
+    assert_eq!(said.status.code(), Some(9));
+    let said = String::from_utf8_lossy(&said.stdout).into_owned();
+    let line =
+        "/b: the directory is within itself, since first and around have it at different places\n";
+    assert!(said.contains(line), "{said}");
+    let said = esker.run([&looped[..], &["newest", "newest"]].concat());
+    assert_eq!(said.status.code(), Some(9));
+    let lines = esker.json([&looped[..], &["report", "looped"]].concat());
+    let looped: Vec<_> = lines.iter().filter(|line| line["in_itself"] == true).collect();
+    assert_eq!(looped.len(), 2, "{lines:?}");
+    assert!(looped.iter().all(|line| line["paths"][0]["path"] == line["conflict"]), "{lines:?}");
+    // Walks end, and say that they left something out.
+    for walk in [&["find", "looped:/"][..], &["du", "looped:/"], &["diff", "common", "looped"]] {
+        assert_ne!(esker.run(walk.to_vec()).status.code(), Some(0), "{walk:?}");
+    }
+    let target = esker.path("exported");
+    let target = target.to_str().expect("text");
+    assert_ne!(esker.run(["export", "looped", target]).status.code(), Some(0));
+}
+
 #[test]
 fn a_snapshot_takes_further_names() {
     let esker = composed();

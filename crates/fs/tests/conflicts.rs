@@ -13,7 +13,7 @@ use esker_fs::repository::Repository;
 use esker_fs::session::Session;
 use esker_fs::stack::identity::Identity;
 use esker_fs::stack::namespace::FollowLinks;
-use esker_fs::traversal::conflicts::{BaseConflict, ComposedBases};
+use esker_fs::traversal::conflicts::{BaseConflict, ComposedBases, DirectoryConflict};
 use esker_fs::traversal::diff::DiffAspect;
 use esker_table::manifest::SetId;
 
@@ -226,7 +226,10 @@ fn a_removed_directory_conflicts_with_changes_in_it() {
     };
     let deep = |bases: [SetId; 2]| {
         let found = conflicts(&repository, &bases);
-        let found: Vec<_> = found.into_iter().filter(|found| found.is_in_removed_dir).collect();
+        let found: Vec<_> = found
+            .into_iter()
+            .filter(|found| found.directory == Some(DirectoryConflict::Removed))
+            .collect();
         summary(&found)
     };
     // The stack shows no directory, no matter which version wins and which directory above the
@@ -297,7 +300,10 @@ fn renamed_directories_are_not_removed_and_replaced_ones_are() {
     });
     let inside = |bases: [SetId; 2]| {
         let found = conflicts(&repository, &bases);
-        let found: Vec<_> = found.into_iter().filter(|found| found.is_in_removed_dir).collect();
+        let found: Vec<_> = found
+            .into_iter()
+            .filter(|found| found.directory == Some(DirectoryConflict::Removed))
+            .collect();
         summary(&found)
     };
     for bases in [[renamed, changed], [changed, renamed]] {
@@ -671,5 +677,57 @@ fn damage_of_the_newest_version_is_not_copied_unseen() {
         store.delete(log).expect("delete");
         store.append_log(log).expect("a new log").append(&bytes).expect("append");
         assert_eq!(show().expect_err("damage").kind(), Kind::Corrupt, "linked: {linked}");
+    }
+}
+
+/// Symptom: nothing told that bases had moved one directory to two places, or two directories into each
+/// other; only `verify` found a loop of directories, once the stack was published.
+/// Cause: only names of which two bases have records were compared.
+/// Fix: directories that are at several paths or within themselves are conflicts.
+#[test]
+fn directories_that_bases_moved_apart_or_into_each_other_are_conflicts() {
+    let repository = repository(&(Arc::new(MemoryStore::new()) as SharedStore));
+    let common = set(&repository, &[], |session| {
+        for name in [b"a", b"b", b"c"] {
+            session.mkdir(session.root(), name, 0o755).expect("mkdir");
+        }
+    });
+    let moved = |from: &str, to: &str| {
+        set(&repository, &[common], |session| {
+            let (from_dir, from_name) = session.namespace().locate(from).expect("from");
+            let (to_dir, to_name) = session.namespace().locate(to).expect("to");
+            let renamed =
+                session.rename((&from_dir, from_name), (&to_dir, to_name), RenameFlags::Replace);
+            renamed.expect("rename");
+        })
+    };
+    let found = |bases: [SetId; 2]| -> Vec<(Vec<String>, bool)> {
+        let moves = conflicts(&repository, &bases).into_iter();
+        let moves = moves.filter_map(|conflict| match conflict.directory {
+            Some(DirectoryConflict::Moved { paths, is_in_itself }) => {
+                assert_eq!(conflict.versions.len(), 2, "each base has it elsewhere");
+                assert_eq!(conflict.path.as_ref(), paths.first());
+                let text = |path: &Vec<u8>| String::from_utf8_lossy(path).into_owned();
+                Some((paths.iter().map(text).collect(), is_in_itself))
+            }
+            _ => None,
+        });
+        moves.collect()
+    };
+    let into_b = moved("/a", "/b/a");
+    assert_eq!(found([into_b, common]), [], "one base alone moved it");
+    assert_eq!(found([into_b, moved("/c", "/b/c")]), [], "two directories");
+    assert_eq!(found([into_b, moved("/a", "/b/a")]), [], "to the same place");
+    let apart = (vec!["/b/a".to_owned(), "/c/other".to_owned()], false);
+    assert_eq!(found([into_b, moved("/a", "/c/other")]), [apart.clone()]);
+    assert_eq!(found([moved("/a", "/c/other"), into_b]), [apart]);
+    for bases in [[into_b, moved("/b", "/a/b")], [moved("/b", "/a/b"), into_b]] {
+        let looped = found(bases);
+        assert_eq!(looped.len(), 2, "{looped:?}");
+        assert!(looped.iter().all(|(_, is_in_itself)| *is_in_itself), "{looped:?}");
+        let composition = ComposedBases::open(&repository, &bases).expect("open");
+        let session = repository.begin(&bases, options()).expect("begin");
+        let newest = session.show_newest_versions(&composition, &mut |_, _| Ok(()));
+        assert_eq!(newest.expect_err("there is no newest").kind(), Kind::Conflict);
     }
 }

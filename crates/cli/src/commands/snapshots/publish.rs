@@ -8,7 +8,9 @@ use esker_fs::job::{ConflictKind, JobId, JobPart, JobReport, PartConflict};
 use esker_fs::names::{self, IfTaken};
 use esker_fs::repository::Repository;
 use esker_fs::session::Session;
-use esker_fs::traversal::conflicts::{BaseConflict, ComposedBases, ConflictingVersion};
+use esker_fs::traversal::conflicts::{
+    BaseConflict, ComposedBases, ConflictingVersion, DirectoryConflict,
+};
 use esker_table::manifest::{Manifest, SetId, SetState};
 use serde_json::json;
 
@@ -313,6 +315,15 @@ impl PublishCommand {
             object.insert("shown".into(), bases[shown].to_string().into());
             let ids: Vec<String> = hidden.iter().map(|base| bases[*base].to_string()).collect();
             object.insert("hidden".into(), ids.into());
+            if let Some(DirectoryConflict::Moved { paths, is_in_itself }) = &conflict.directory {
+                let path = |path: &Vec<u8>| {
+                    let mut object = serde_json::Map::new();
+                    text::put_bytes(&mut object, "path", path);
+                    object
+                };
+                object.insert("paths".into(), json!(paths.iter().map(path).collect::<Vec<_>>()));
+                object.insert("in_itself".into(), (*is_in_itself).into());
+            }
             return context.out.json(object);
         }
         let what = |base: usize| {
@@ -322,6 +333,12 @@ impl PublishCommand {
         };
         let others: Vec<String> = hidden.iter().map(|base| what(*base)).collect();
         let verb = if self.conflicts == ConflictPolicy::Refuse { "would show" } else { "shows" };
+        if let Some(DirectoryConflict::Moved { paths, is_in_itself }) = &conflict.directory {
+            let bases =
+                conflict.versions.iter().map(|version| self.bases[version.base].to_string());
+            let bases = bases.collect::<Vec<_>>().join(" and ");
+            return context.out.line(moved_directory_text(path, paths, *is_in_itself, &bases));
+        }
         let path = text::printable(path);
         context.out.line(format!("{path}: {verb} {}, and not {}", what(shown), others.join(", ")))
     }
@@ -391,6 +408,22 @@ impl PublishCommand {
         );
         Err(Error::new(Kind::Conflict, what))
     }
+}
+
+/// Returns the line on a directory that `bases` have at different places.
+fn moved_directory_text(path: &[u8], paths: &[Vec<u8>], is_in_itself: bool, bases: &str) -> String {
+    let path = text::printable(path);
+    let shown = match paths {
+        [] => "no path leads to the directory".to_owned(),
+        [_] => "the directory is within itself".to_owned(),
+        paths => {
+            let paths: Vec<_> =
+                paths.iter().map(|path| text::printable(path).to_string()).collect();
+            let also = if is_in_itself { ", and within itself" } else { "" };
+            format!("one directory at {}{also}", paths.join(" and "))
+        }
+    };
+    format!("{path}: {shown}, since {bases} have it at different places")
 }
 
 /// Fails unless all parts are complete and, if `expected` is given, there are that many.

@@ -13,8 +13,10 @@
 //! If one base removed a directory as a whole and another changed only its entries, no name has
 //! records of both: `removed_dirs.rs` finds these conflicts. The name of a file with several names
 //! is only a link: its version is that of the inode in the links directory, which two bases may
-//! also have changed without a record of any name.
+//! also have changed without a record of any name. Directories that bases moved to different places, or
+//! into each other, are found by `moved_dirs.rs`.
 
+mod moved_dirs;
 mod newest;
 mod removed_dirs;
 
@@ -75,6 +77,21 @@ impl ConflictingVersion {
     }
 }
 
+/// A conflict of directories that differ in more than their attributes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum DirectoryConflict {
+    /// One base removed the directory while another changed its entries.
+    Removed,
+    /// Bases moved directories to different places. The stack shows this one at all of them, or within
+    /// itself.
+    Moved {
+        /// Its paths in the composed stack, at most 16; none if no path leads there.
+        paths: Vec<Vec<u8>>,
+        /// True if it is below itself, so walks do not enter it again.
+        is_in_itself: bool,
+    },
+}
+
 /// A name for which several bases have different versions.
 #[derive(Clone, Debug)]
 pub struct BaseConflict {
@@ -85,8 +102,8 @@ pub struct BaseConflict {
     pub name: Vec<u8>,
     /// True for a file with several names; the path is one of them.
     pub is_linked: bool,
-    /// True for a directory that one base removed while another changed its entries.
-    pub is_in_removed_dir: bool,
+    /// How a directory differs, if not by its attributes.
+    pub directory: Option<DirectoryConflict>,
     /// The versions, with the one that the stack shows first.
     pub versions: Vec<ConflictingVersion>,
     /// Differences of the first two, if both have an inode.
@@ -173,7 +190,9 @@ impl ComposedBases {
         }
         self.show_batch(batch, show)?;
         let inside = self.conflicts_in_removed_dirs(&is_apart, &memberships)?;
-        self.show_batch(inside, show)
+        self.show_batch(inside, show)?;
+        let moved = self.conflicts_of_moved_dirs(&is_apart, &memberships)?;
+        moved.into_iter().try_for_each(|conflict| show(self, conflict))
     }
 
     /// Returns, by set, the bases to which it belongs.
@@ -221,9 +240,8 @@ impl ComposedBases {
         }
         let name = key.string.to_vec();
         let is_linked = dir_of(key) == DirId::LINKS;
-        let is_in_removed_dir = false;
         let conflict =
-            BaseConflict { path: None, name, is_linked, is_in_removed_dir, versions, aspects };
+            BaseConflict { path: None, name, is_linked, directory: None, versions, aspects };
         Ok((conflict.versions.len() > 1).then_some(conflict))
     }
 
@@ -269,11 +287,11 @@ impl ComposedBases {
             wanted.insert(dir_of(&key).0);
             wanted.extend(linked_file(&key));
         }
-        let names = find_names(&self.composed, wanted)?;
+        let names = find_names(&self.composed, wanted, 1)?;
         for (key, mut conflict) in batch {
             let key = key.key();
             let linked = linked_file(&key);
-            if let Some((_, name)) = linked.and_then(|file| names.get(&file)) {
+            if let Some((_, name)) = linked.and_then(|file| first_name(&names, file)) {
                 conflict.name.clone_from(name);
             }
             conflict.path = match linked {
@@ -286,12 +304,18 @@ impl ComposedBases {
     }
 }
 
-/// Directory and name of a directory, or of a file with several names, by identity.
-type NamesById = HashMap<u128, (DirId, Vec<u8>)>;
+/// A name, with its directory.
+type NameInDir = (DirId, Vec<u8>);
+/// The names of a directory, or of a file with several names, by identity.
+type NamesById = HashMap<u128, Vec<NameInDir>>;
 
-/// Returns a name in `namespace` for each `wanted` directory and file with several names, and for
-/// all directories above them.
-fn find_names(namespace: &Namespace, mut wanted: HashSet<u128>) -> Result<NamesById> {
+/// Returns at most `names_max` names in `namespace` for each `wanted` directory and file with several
+/// names, and for all directories above them. Those that have no name are not in the map.
+fn find_names(
+    namespace: &Namespace,
+    mut wanted: HashSet<u128>,
+    names_max: usize,
+) -> Result<NamesById> {
     let mut names = NamesById::new();
     for _ in 0..DEPTH_MAX {
         wanted.retain(|id| ![DirId::ROOT.0, DirId::LINKS.0].contains(id));
@@ -316,10 +340,14 @@ fn find_names(namespace: &Namespace, mut wanted: HashSet<u128>) -> Result<NamesB
                 inode.id == id
                     && matches!(inode.entry, NameKind::Link | NameKind::Is(FileKind::Directory))
             });
-            if is_shown && !names.contains_key(&id) {
-                let parent = dir_of(&key);
-                names.insert(id, (parent, key.string.to_vec()));
-                above.insert(parent.0);
+            if !is_shown {
+                continue;
+            }
+            let (named, name) = (names.entry(id).or_default(), (dir_of(&key), key.string.to_vec()));
+            // Several tables may have a record of one name.
+            if named.len() < names_max && !named.contains(&name) {
+                above.insert(name.0.0);
+                named.push(name);
             }
         }
         above.retain(|id| !names.contains_key(id));
@@ -328,11 +356,15 @@ fn find_names(namespace: &Namespace, mut wanted: HashSet<u128>) -> Result<NamesB
     Ok(names)
 }
 
+fn first_name(names: &NamesById, id: u128) -> Option<&NameInDir> {
+    names.get(&id)?.first()
+}
+
 /// Returns the path of `name` in `dir`, if `names` lead from the root to there.
 fn path_of(names: &NamesById, mut dir: DirId, name: &[u8]) -> Option<Vec<u8>> {
     let mut parts = vec![name];
     while dir != DirId::ROOT && parts.len() < DEPTH_MAX {
-        let (parent, name) = names.get(&dir.0)?;
+        let (parent, name) = first_name(names, dir.0)?;
         parts.push(name);
         dir = *parent;
     }
@@ -342,7 +374,7 @@ fn path_of(names: &NamesById, mut dir: DirId, name: &[u8]) -> Option<Vec<u8>> {
 
 /// Returns the path of the name of `file` among `names`.
 fn path_of_file(names: &NamesById, file: u128) -> Option<Vec<u8>> {
-    let (dir, name) = names.get(&file)?;
+    let (dir, name) = first_name(names, file)?;
     path_of(names, *dir, name)
 }
 

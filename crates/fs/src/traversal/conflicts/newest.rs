@@ -11,7 +11,9 @@ use esker_table::schema::KeyBuffer;
 use esker_table::tables::TableRuns;
 use hashbrown::{HashMap, HashSet};
 
-use super::{BaseConflict, ComposedBases, ConflictingVersion, find_names, path_of_file};
+use super::{
+    BaseConflict, ComposedBases, ConflictingVersion, DirectoryConflict, find_names, path_of_file,
+};
 use crate::inode::{DirId, FileKind, Inode, NameKind, key};
 use crate::ops::FillBuffer;
 use crate::session::Session;
@@ -64,7 +66,7 @@ impl Session {
     ///
     /// # Errors
     /// `Conflict` if the session cannot show the newest version: of a directory that one base
-    /// removed or replaced, and of a file of which one base removed all names while another changed
+    /// removed or replaced or that several moved, and of a file of which one base removed all names while another changed
     /// it through one of them. `Corrupt` if the content of a version is damaged. As
     /// [`Session::unlink`] and [`Session::create_with`]; errors of `report`. The session then shows
     /// the newest version of some files only.
@@ -102,14 +104,21 @@ impl Session {
         last: &mut LastChanges,
     ) -> Result<usize> {
         let (shown, newest) = (&conflict.versions[0], conflict.newest());
+        if let Some(directory) = &conflict.directory {
+            let what = match directory {
+                DirectoryConflict::Removed => {
+                    "one base removed the directory, and another changed something in it"
+                }
+                DirectoryConflict::Moved { .. } => {
+                    "the bases moved directories to different places"
+                }
+            };
+            return Err(no_newest(conflict.path.as_deref().unwrap_or(&conflict.name), what));
+        }
         let Some(path) = &conflict.path else {
             check_removed_names(composition, conflict)?;
             return Ok(shown.base);
         };
-        if conflict.is_in_removed_dir {
-            let what = "one base removed the directory, and another changed something in it";
-            return Err(no_newest(path, what));
-        }
         if conflict.is_linked {
             return self.show_newest_inode(composition, conflict, path);
         }
@@ -292,7 +301,7 @@ fn check_removed_names(composition: &ComposedBases, conflict: &BaseConflict) -> 
     let Some(inode) = newest.inode.as_ref().filter(|_| conflict.is_linked && is_removed) else {
         return Ok(());
     };
-    let names = find_names(&composition.bases[newest.base], HashSet::from([inode.id]))?;
+    let names = find_names(&composition.bases[newest.base], HashSet::from([inode.id]), 1)?;
     match path_of_file(&names, inode.id) {
         Some(path) if !newest.is_removal() => {
             Err(no_newest(&path, "one base removed all names of the file, and another changed it"))

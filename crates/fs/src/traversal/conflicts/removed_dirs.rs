@@ -17,7 +17,10 @@ use esker_table::merge::RecordMerge;
 use esker_table::schema::{Key, KeyBuffer};
 use hashbrown::{HashMap, HashSet};
 
-use super::{BaseConflict, ComposedBases, ConflictingVersion, DEPTH_MAX, find_names, record};
+use super::{
+    BaseConflict, ComposedBases, ConflictingVersion, DEPTH_MAX, DirectoryConflict, find_names,
+    first_name, record,
+};
 use crate::inode::{DirId, FileKind, INODE, NameKind};
 use crate::stack::dir_tree::visit_removed_dirs;
 use crate::stack::layers::dir_of;
@@ -46,7 +49,7 @@ impl ComposedBases {
             return Ok(Vec::new());
         }
         let changed = self.changed_dirs(is_apart)?;
-        let names = find_names(&self.composed, changed.keys().copied().collect())?;
+        let names = find_names(&self.composed, changed.keys().copied().collect(), 1)?;
         let layers = self.composed.layers().bases();
         // The bases that changed a removed directory's entries, by directory.
         let mut changing: BTreeMap<u128, BTreeSet<usize>> = BTreeMap::new();
@@ -64,7 +67,7 @@ impl ComposedBases {
                         }
                     }
                 }
-                let Some((parent, _)) = names.get(&at) else { break };
+                let Some((parent, _)) = first_name(&names, at) else { break };
                 at = parent.0;
             }
         }
@@ -79,7 +82,7 @@ impl ComposedBases {
                 path: None,
                 name,
                 is_linked: false,
-                is_in_removed_dir: true,
+                directory: Some(DirectoryConflict::Removed),
                 versions,
                 aspects: Vec::new(),
             };
@@ -151,7 +154,7 @@ impl ComposedBases {
         for (base, namespace) in self.bases.iter().enumerate() {
             let is_of_base = |removed: &RemovedDirectory| removed.removal.base == base;
             let ids = removed.iter().filter(|(_, removals)| removals.iter().any(is_of_base));
-            let moved = find_names(namespace, ids.map(|(id, _)| *id).collect())?;
+            let moved = find_names(namespace, ids.map(|(id, _)| *id).collect(), 1)?;
             let shown = |(id, _): &(&u128, &mut Vec<_>)| moved.contains_key(*id);
             for (_, removals) in removed.iter_mut().filter(shown) {
                 removals.retain(|removed| !is_of_base(removed));

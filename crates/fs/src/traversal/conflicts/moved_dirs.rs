@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Directories that bases moved to different places, or into each other.
+//!
+//! A base that moves a directory has a record of it at the new name and a tombstone at the old one.
+//! Another base that moves the same directory has records of other names, so both new names are shown.
+//! If one base moves `a` into `b` and another `b` into `a`, each is within the other in the stack, and
+//! may have no path from the root at all. No name then has records of both bases, so this module
+//! follows the directories that a set names where another base does not show them.
+//! Cost: a read of the directories' records of the sets on which not all bases build; only if there
+//! are such directories, a read of all directories' records per level.
+
+use esker_base::Result;
+use esker_table::manifest::SetId;
+use esker_table::schema::KeyBuffer;
+use hashbrown::{HashMap, HashSet};
+
+use super::{
+    BaseConflict, ComposedBases, ConflictingVersion, DEPTH_MAX, DirectoryConflict, NamesById,
+    find_names, record,
+};
+use crate::inode::{DirId, FileId, FileKind, NameKind};
+use crate::stack::dir_tree::visit_names;
+use crate::stack::layers::dir_of;
+
+/// The most names of a directory that are followed, and of paths that are reported.
+const NAMES_MAX: usize = 16;
+/// The most names that are followed from one directory to the root; only hostile sets have more.
+const STEPS_MAX: usize = 65_536;
+
+impl ComposedBases {
+    /// Returns the conflicts at directories that bases moved and that the stack shows at several
+    /// paths or within themselves. `is_apart[a][b]` is true if each of the two layers is in a base
+    /// that lacks the other one.
+    pub(super) fn conflicts_of_moved_dirs(
+        &self,
+        is_apart: &[Vec<bool>],
+        memberships: &HashMap<SetId, HashSet<usize>>,
+    ) -> Result<Vec<BaseConflict>> {
+        let moved = self.moved_dirs(is_apart, memberships)?;
+        if moved.is_empty() {
+            return Ok(Vec::new());
+        }
+        let names = find_names(&self.composed, moved.clone(), NAMES_MAX)?;
+        let of_bases: Vec<NamesById> = self
+            .bases
+            .iter()
+            .map(|base| find_names(base, moved.clone(), 1))
+            .collect::<Result<_>>()?;
+        let mut found = Vec::new();
+        for dir in moved {
+            let (mut paths, is_in_itself) = PathSearch::of(&names, dir);
+            if paths.len() < 2 && !is_in_itself {
+                continue;
+            }
+            paths.sort_unstable();
+            let mut versions = self.versions_of_moved(dir, &of_bases)?;
+            let path = paths.first().cloned();
+            // The version at the path that is reported comes first.
+            versions.sort_by_key(|(_, at)| path.is_none() || *at != path);
+            let name =
+                path.as_deref().or_else(|| versions.iter().find_map(|(_, at)| at.as_deref()));
+            let name = name.and_then(|path| path.rsplit(|byte| *byte == b'/').next());
+            let conflict = BaseConflict {
+                name: name.unwrap_or_default().to_vec(),
+                path,
+                is_linked: false,
+                directory: Some(DirectoryConflict::Moved { paths, is_in_itself }),
+                versions: versions.into_iter().map(|(version, _)| version).collect(),
+                aspects: Vec::new(),
+            };
+            if !conflict.versions.is_empty() {
+                found.push(conflict);
+            }
+        }
+        found.sort_by(|a, b| (&a.path, &a.name).cmp(&(&b.path, &b.name)));
+        Ok(found)
+    }
+
+    /// Returns the directories that an independent layer names where a base that lacks it does not
+    /// show them, unless the layer made them.
+    fn moved_dirs(
+        &self,
+        is_apart: &[Vec<bool>],
+        memberships: &HashMap<SetId, HashSet<usize>>,
+    ) -> Result<HashSet<u128>> {
+        let mut moved = HashSet::new();
+        for (index, layer) in self.composed.layers().bases().iter().enumerate() {
+            if !is_apart[index].contains(&true) {
+                continue;
+            }
+            let mut named: Vec<(u128, KeyBuffer)> = Vec::new();
+            for table in layer.tables.runs.iter().flat_map(|run| &run.tables) {
+                visit_names(table, &mut |key, id| {
+                    if dir_of(key) != DirId::LINKS && !FileId(id).is_of(layer.set) {
+                        named.push((id, (*key).into()));
+                    }
+                })?;
+            }
+            for (id, key) in named {
+                for (base, namespace) in self.bases.iter().enumerate() {
+                    if memberships[&layer.set].contains(&base) {
+                        continue;
+                    }
+                    let shown = record(namespace, &key.key())?;
+                    if shown.is_none_or(|(_, inode)| inode.id != id) {
+                        moved.insert(id);
+                    }
+                }
+            }
+        }
+        Ok(moved)
+    }
+
+    /// Returns the versions of `dir` in the bases that show it, each with its path there; bases that
+    /// show it at the same path have one version.
+    fn versions_of_moved(
+        &self,
+        dir: u128,
+        of_bases: &[NamesById],
+    ) -> Result<Vec<(ConflictingVersion, Option<Vec<u8>>)>> {
+        let mut versions: Vec<(ConflictingVersion, Option<Vec<u8>>)> = Vec::new();
+        for (base, names) in of_bases.iter().enumerate() {
+            let Some((parent, name)) = names.get(&dir).and_then(|names| names.first()) else {
+                continue;
+            };
+            let key = crate::inode::key(*parent, name);
+            let Some((_, inode)) = record(&self.bases[base], &key)? else { continue };
+            let is_directory = inode.entry == NameKind::Is(FileKind::Directory);
+            let path = PathSearch::of(names, dir).0.pop();
+            if is_directory && !versions.iter().any(|(_, at)| *at == path) {
+                let namespace = &self.bases[base];
+                versions.push((ConflictingVersion::of_record(base, namespace, &key, inode)?, path));
+            }
+        }
+        Ok(versions)
+    }
+}
+
+/// A search for the paths from the root to a directory that may have several names.
+struct PathSearch<'a> {
+    names: &'a NamesById,
+    /// The directories from the one searched for up to the one being visited, with their names.
+    chain: Vec<(u128, &'a [u8])>,
+    steps: usize,
+    paths: Vec<Vec<u8>>,
+    is_in_itself: bool,
+}
+
+impl<'a> PathSearch<'a> {
+    /// Returns at most [`NAMES_MAX`] paths of `dir`, and whether it is within itself.
+    fn of(names: &'a NamesById, dir: u128) -> (Vec<Vec<u8>>, bool) {
+        let (paths, is_in_itself) = (Vec::new(), false);
+        let mut search = Self { names, chain: Vec::new(), steps: 0, paths, is_in_itself };
+        search.visit(dir);
+        (search.paths, search.is_in_itself)
+    }
+
+    fn visit(&mut self, dir: u128) {
+        for (parent, name) in self.names.get(&dir).into_iter().flatten() {
+            self.steps += 1;
+            if self.steps > STEPS_MAX
+                || self.chain.len() >= DEPTH_MAX
+                || self.paths.len() >= NAMES_MAX
+            {
+                return;
+            }
+            self.chain.push((dir, name));
+            if *parent == DirId::ROOT {
+                let parts = self.chain.iter().rev().flat_map(|(_, name)| [&b"/"[..], name]);
+                self.paths.push(parts.collect::<Vec<_>>().concat());
+            } else if self.chain.iter().any(|(below, _)| *below == parent.0) {
+                self.is_in_itself |= self.chain[0].0 == parent.0;
+            } else {
+                self.visit(parent.0);
+            }
+            self.chain.pop();
+        }
+    }
+}
