@@ -11,6 +11,7 @@ mod concurrency;
 mod conflicts;
 mod crash;
 mod data_logs;
+mod directory_conflicts;
 mod emptying;
 mod export;
 mod failed_begins;
