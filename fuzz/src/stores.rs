@@ -10,9 +10,9 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use esker_base::Result;
 use esker_base::clock::ManualClock;
 use esker_base::store::{MemoryStore, SharedStore};
+use esker_base::{Error, Kind, Result};
 use esker_extent::SEGMENT;
 use esker_fs::inode::{INODE, Inode, name_hash};
 use esker_fs::maintenance::squash::SquashOptions;
@@ -24,6 +24,8 @@ use esker_fs::retention::marker::{self, MarkerHolder};
 use esker_fs::session::{Session, SessionOptions};
 use esker_fs::stack::identity::Identity;
 use esker_fs::stack::namespace::{FollowLinks, Namespace};
+use esker_fs::traversal::conflicts::ComposedBases;
+use esker_fs::traversal::diff::diff;
 use esker_fs::traversal::export::ExportOptions;
 use esker_fs::traversal::tally::TransferTally;
 use esker_fs::traversal::walk::{WalkNext, WalkOrder, WalkStep};
@@ -61,24 +63,41 @@ const NAMES: [&[u8]; 12] = [
     &[b'n'; 255],
 ];
 
+/// What a forged store has of things that no session writes.
+#[derive(Clone, Copy)]
+struct Hostility {
+    /// The more, the more often.
+    level: u8,
+    /// Directories lead anywhere, also back to where they came from.
+    has_loops: bool,
+}
+
+/// Returns the repository of a store that `choices` make.
+pub fn forge(choices: &mut Choices) -> Repository {
+    let store: SharedStore = Arc::new(MemoryStore::new());
+    // A listing ends at the first refused record, so some stores have few of them.
+    let level = [1, 4, 16, 64][usize::from(choices.u8() % 4)];
+    let hostility = Hostility { level, has_loops: choices.u8() < 0x40 };
+    for number in 0..1 + choices.below(SETS as usize) {
+        forge_set(&store, SetId(1 + number as u128), hostility, choices);
+    }
+    let clock = Arc::new(ManualClock::new(MADE_NS + 365 * DAY_NS));
+    Repository::with(store, 0, clock)
+}
+
 /// Builds a store from `bytes` and works with it; returns the number of exported entries, which
 /// shows whether anything was tested.
 pub fn run(bytes: &[u8]) -> u64 {
     let mut exported = 0;
     let mut choices = Choices::new(bytes);
-    let store: SharedStore = Arc::new(MemoryStore::new());
-    // A listing ends at the first refused record, so some stores have few of them.
-    let hostility = [1, 4, 16, 64][usize::from(choices.u8() % 4)];
-    for number in 0..1 + choices.below(SETS as usize) {
-        forge_set(&store, SetId(1 + number as u128), hostility, &mut choices);
-    }
-    let clock = Arc::new(ManualClock::new(MADE_NS + 365 * DAY_NS));
-    let repository = Repository::with(store, 0, clock);
+    let repository = forge(&mut choices);
+    let mut sets = Vec::new();
     for named in repository.names().into_iter().flatten() {
         if let Ok(namespace) = repository.open(&[named.set], Identity::root()) {
             read(&namespace);
             exported += export(&namespace);
         }
+        sets.push(named.set);
         if let Ok(session) = repository.begin(&[named.set], options()) {
             change(&session, &mut choices);
             let _ = session.publish(&format!("{}-changed", named.name));
@@ -86,6 +105,7 @@ pub fn run(bytes: &[u8]) -> u64 {
         let _ =
             repository.squash(&[named.set], &SquashOptions { threads: 1, ..Default::default() });
     }
+    compose(&repository, &sets);
     let _ = repository.verify(&VerifyOptions { threads: 1, ..VerifyOptions::default() });
     let eager = GcOptions {
         grace: Duration::ZERO,
@@ -177,7 +197,7 @@ pub fn publish(store: &SharedStore, set: SetId, bases: &[SetId], tables: Vec<Tab
     let _ = Repository::with(store.clone(), 0, clock).publish(set, &name);
 }
 
-fn forge_set(store: &SharedStore, set: SetId, hostility: u8, choices: &mut Choices) {
+fn forge_set(store: &SharedStore, set: SetId, hostility: Hostility, choices: &mut Choices) {
     let log: Vec<u8> = (0..LOG_BYTES).map(|at| (at % 251) as u8).collect();
     let _ = store.put_if_absent(&format!("set/{set}/data/00000001-00000000"), &log);
     let mut tables = Vec::new();
@@ -208,11 +228,11 @@ fn forge_set(store: &SharedStore, set: SetId, hostility: u8, choices: &mut Choic
 }
 
 /// Decides whether to add another thing that no session writes.
-fn is_hostile(hostility: u8, choices: &mut Choices) -> bool {
-    choices.u8() > !hostility
+fn is_hostile(hostility: Hostility, choices: &mut Choices) -> bool {
+    choices.u8() > !hostility.level
 }
 
-fn forge_record(set: SetId, log: &[u8], hostility: u8, choices: &mut Choices) -> RowBuffer {
+fn forge_record(set: SetId, log: &[u8], hostility: Hostility, choices: &mut Choices) -> RowBuffer {
     // The deeper a directory, the fewer its records.
     let dir = (choices.u8() % 16).trailing_zeros().min(DIRECTORIES as u32 - 1) as u64;
     let is_linked_file = choices.u8() < 0x10;
@@ -261,7 +281,9 @@ fn forge_record(set: SetId, log: &[u8], hostility: u8, choices: &mut Choices) ->
         ints.push((INODE.ints[at].name, choices.u64()));
     }
     if dir != u128::MAX && entry == 2 {
-        // Directories lead only downwards, so that every tree ends.
+        // Without loops, directories lead only downwards.
+        let anywhere = choices.below(2 * DIRECTORIES as usize) as u64;
+        let id = if hostility.has_loops { anywhere } else { id };
         ints.extend([("id_high", 0), ("id_low", id)]);
     }
     let mut row = record(dir, &name, &ints, &content);
@@ -274,7 +296,7 @@ fn forge_record(set: SetId, log: &[u8], hostility: u8, choices: &mut Choices) ->
 }
 
 /// A plain name, an impossible one, or that of an inode with several names.
-fn forge_name(is_linked_file: bool, hostility: u8, choices: &mut Choices) -> Vec<u8> {
+fn forge_name(is_linked_file: bool, hostility: Hostility, choices: &mut Choices) -> Vec<u8> {
     let plain = [b'a' + choices.u8() % 6];
     if is_linked_file {
         u128::from(choices.u8() % 4).to_be_bytes().to_vec()
@@ -313,6 +335,31 @@ fn forge_segment(set: SetId, choices: &mut Choices) -> RowBuffer {
     row
 }
 
+/// Composes `sets`, searches them for conflicts, compares the first with all of them, and resolves what
+/// can be resolved.
+fn compose(repository: &Repository, sets: &[SetId]) {
+    let composed = repository.open(sets, Identity::root());
+    let one = sets.first().map(|set| repository.open(&[*set], Identity::root()));
+    if let (Ok(composed), Some(Ok(one))) = (&composed, &one) {
+        read(composed);
+        let mut differences = 0;
+        let _ = diff((one, b"/"), (composed, b"/"), &mut |_| {
+            differences += 1;
+            let stop = || Error::new(Kind::TooLarge, "enough");
+            if differences < VISITS_MAX { Ok(()) } else { Err(stop()) }
+        });
+    }
+    if let Ok(composition) = ComposedBases::open(repository, sets) {
+        let _ = composition.find_conflicts(&mut |_, conflict| {
+            assert!(!conflict.versions.is_empty());
+            Ok(())
+        });
+        if let Ok(session) = repository.begin(sets, options()) {
+            let _ = session.show_newest_versions(&composition, &mut |_, _| Ok(()));
+        }
+    }
+}
+
 /// Walks over everything that `namespace` shows, and reads the beginning and end of each file.
 fn read(namespace: &Namespace) {
     let mut visits = 0;
@@ -325,6 +372,7 @@ fn read(namespace: &Namespace) {
         }
         Ok(if visits < VISITS_MAX { WalkNext::Into } else { WalkNext::Stop })
     });
+    let _ = namespace.usage(b"/", &mut |_, _| Ok(()), &mut |_, _| {});
 }
 
 fn read_file(namespace: &Namespace, inode: &Inode) {

@@ -13,6 +13,10 @@
 
 mod attributes;
 mod backing;
+#[cfg(test)]
+#[expect(dead_code, reason = "other fuzz targets use the rest")]
+#[path = "../../../fuzz/src/choices.rs"]
+mod choices;
 mod control;
 mod driver;
 mod failed_change;
@@ -39,6 +43,12 @@ mod replies;
 mod ring_driver;
 mod server;
 mod statistics;
+#[cfg(test)]
+#[expect(dead_code, reason = "mounts need only the stores")]
+#[path = "../../../fuzz/src/stores.rs"]
+mod stores;
+#[cfg(test)]
+mod test_hostile_stores;
 #[cfg(test)]
 mod test_state;
 mod xattr;

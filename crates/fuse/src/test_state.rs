@@ -19,6 +19,11 @@ pub(crate) fn state_of_session(store: SharedStore) -> (Arc<MountState>, Arc<Sess
     let repository = Repository::with(store, 1 << 20, clock.clone());
     let options = SessionOptions { identity: Identity::root(), ..SessionOptions::default() };
     let session = Arc::new(repository.begin(&[], options).expect("begin"));
+    (state_of(NamespaceView::Session(session.clone()), clock), session)
+}
+
+/// The state of a mount of `view`.
+pub(crate) fn state_of(view: NamespaceView, clock: Arc<ManualClock>) -> Arc<MountState> {
     let setup = MountSetup {
         status: Vec::new(),
         clock,
@@ -29,5 +34,5 @@ pub(crate) fn state_of_session(store: SharedStore) -> (Arc<MountState>, Arc<Sess
         stale_names: std::sync::mpsc::channel().0,
         report: Box::new(|error| println!("reported: {error}")),
     };
-    (Arc::new(MountState::new(NamespaceView::Session(session.clone()), setup)), session)
+    Arc::new(MountState::new(view, setup))
 }

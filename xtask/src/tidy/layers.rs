@@ -43,6 +43,7 @@ const LAYERS: &[(&str, &[&str])] = &[
             "esker-imd",
             "esker-fs",
             "esker-comm",
+            "esker-extent",
             "esker-table",
             "esker-base",
         ],
