@@ -31,6 +31,7 @@ pub struct IndexRoot {
 impl IndexRoot {
     /// Appends the encoded root.
     pub fn encode(&self, out: &mut Vec<u8>) {
+        assert!(self.head.len() <= HEAD_BYTES_MAX, "readers expect a head of at most 256 bytes");
         put_bytes(out, &self.head);
         put_varint(out, self.data_bytes);
         put_varint(out, self.epochs.len() as u64);

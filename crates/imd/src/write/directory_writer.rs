@@ -12,7 +12,7 @@ use super::bounds::{BoundsBalancer, WaitingRecords};
 use super::directory_options::{DirectoryOptions, batch_share};
 use super::local_partition::{LocalPartition, PAIR_MEMORY_BYTES};
 use super::values::{LONG_POINTER_BYTES, POINTER_BYTES, ValueLog, ValuePointer};
-use crate::directory::{DirectoryIndex, PartitionTotals};
+use crate::directory::{DirectoryIndex, PartitionTotals, ROOT_BYTES_MAX};
 use crate::hash::{home, key_hash};
 use crate::index::head::IndexLogHead;
 use crate::names;
@@ -412,7 +412,16 @@ impl<T: Transport> DirectoryWriter<T> {
             let (head, schema, steps) = (self.head, self.schema, self.steps);
             let directory = DirectoryIndex { head, schema, steps, partitions: Vec::new(), bounds };
             let root = gather(&mut transport, directory)?;
-            put_own(&*self.store, &names::root(&self.prefix), &root.encode())?;
+            let root = root.encode();
+            if root.len() as u64 > ROOT_BYTES_MAX {
+                let what = format!(
+                    "the directory's root takes {} bytes, and readers expect at most 1 GiB: write fewer \
+                     epochs to one directory, or do not balance it",
+                    root.len()
+                );
+                return Err(Error::new(Kind::TooLarge, what));
+            }
+            put_own(&*self.store, &names::root(&self.prefix), &root)?;
         }
         transport.barrier()?;
         let pairs = self.local.pairs_peak as u64 * PAIR_MEMORY_BYTES;

@@ -206,3 +206,124 @@ impl ShardLog {
         Ok(group)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::schema::IntColumn;
+
+    fn hash(name: &[u8]) -> u64 {
+        name.iter().map(|byte| u64::from(*byte)).sum()
+    }
+
+    /// Like that of inodes: a group, and a hash that follows from the name.
+    static NAMED: Schema = Schema {
+        id: 9,
+        name: "named",
+        ints: &[
+            IntColumn::plain("group"),
+            IntColumn::plain("hash"),
+            IntColumn::plain("seq"),
+            IntColumn::plain("a"),
+        ],
+        strings: &["name", "content"],
+        key_ints: 2,
+        group_ints: 1,
+        hash_of: Some(hash),
+        has_filters: true,
+    };
+    /// Bits of what may change.
+    const A: u32 = 3;
+    const NAME: u32 = INTS_MAX as u32;
+    const CONTENT: u32 = NAME + 1;
+
+    fn row<'a>(group: u64, a: u64, name: &'a [u8], content: &'a [u8]) -> Row<'a> {
+        let mut row = Row::default();
+        row.ints[..4].copy_from_slice(&[group, hash(name), 0, a]);
+        row.strings = [name, content, &[]];
+        row
+    }
+
+    fn varints(out: &mut Vec<u8>, numbers: &[u64]) {
+        numbers.iter().for_each(|number| put_varint(out, *number));
+    }
+
+    #[test]
+    fn operations_have_the_bytes_of_the_format_and_come_back() {
+        const GROUP: u64 = 0x0102_0304_0506_0708;
+        let rows = [
+            row(GROUP, 7, b"abc", b""),
+            row(GROUP, 6, b"abd-and-more-than-eight", b"x"),
+            row(GROUP + 1, 6, b"abd-and-more-than-nine", b"x"),
+            row(GROUP + 2, 6, b"abd-and-more-than-nine", b"x"),
+            row(GROUP + 1, 6, b"", b""),
+        ];
+        let (mut numbers, mut log) = ([0, 0], ShardLog::default());
+        log.start(5, 1);
+        log.row(&NAMED, &rows[0], Some(&mut numbers[0]));
+        log.start(6, 3);
+        log.row(&NAMED, &rows[1], Some(&mut numbers[0]));
+        log.row(&NAMED, &rows[2], Some(&mut numbers[1]));
+        log.row(&NAMED, &rows[3], None);
+        log.start(9, 1);
+        log.row(&NAMED, &rows[4], Some(&mut numbers[1]));
+        assert_eq!(numbers, [1, 2]);
+
+        let mut expected = Vec::new();
+        varints(&mut expected, &[5, 1, 1]);
+        expected.extend_from_slice(&GROUP.to_le_bytes());
+        varints(&mut expected, &[1 << A | 1 << NAME, 14, 0, 3]);
+        expected.extend_from_slice(b"abc");
+        varints(&mut expected, &[1, 3, 2, 1 << A | 1 << NAME | 1 << CONTENT, 1, 2, 21]);
+        expected.extend_from_slice(b"d-and-more-than-eight");
+        varints(&mut expected, &[0, 1]);
+        expected.extend_from_slice(b"x");
+        varints(&mut expected, &[1]);
+        expected.extend_from_slice(&(GROUP + 1).to_le_bytes());
+        varints(&mut expected, &[1 << NAME, 18, 4]);
+        expected.extend_from_slice(b"nine");
+        varints(&mut expected, &[0]);
+        expected.extend_from_slice(&(GROUP + 2).to_le_bytes());
+        varints(&mut expected, &[0, 3, 1, 3, 1 << NAME | 1 << CONTENT, 0, 0, 0, 0]);
+        assert_eq!(log.pending(), expected);
+
+        let (mut decoder, mut input) = (ShardLog::default(), WireInput::new(&expected));
+        let mut decoded = rows.iter();
+        for (seq, count) in [(5, 1), (6, 3), (9, 1)] {
+            let mut left = count;
+            let read = decoder.decode(&NAMED, &mut input, &mut |of_row, row| {
+                let expected = decoded.next().expect("a row");
+                let mut ints = expected.ints;
+                ints[2] = seq;
+                assert_eq!((of_row, row.ints, row.strings), (seq, ints, expected.strings));
+                left -= 1;
+            });
+            assert_eq!((read.expect("an operation"), left), (seq, 0));
+        }
+        assert!(decoded.next().is_none() && input.left() == 0);
+    }
+
+    #[test]
+    fn only_logged_columns_change() {
+        for bit in 0..u32::BITS {
+            let mut bytes = vec![1, 1, 0];
+            bytes.extend_from_slice(&[0; 8]);
+            varints(&mut bytes, &[1 << bit, 0, 0, 0]);
+            let decoded =
+                ShardLog::default().decode(&NAMED, &mut WireInput::new(&bytes), &mut |_, _| {});
+            assert_eq!(decoded.is_ok(), [A, NAME, CONTENT].contains(&bit), "bit {bit}");
+        }
+    }
+
+    #[test]
+    fn groups_are_named_before_they_are_referred_to() {
+        for code in 2..5 {
+            let mut bytes = vec![1, 1];
+            varints(&mut bytes, &[code, 0]);
+            let mut log = ShardLog::default();
+            log.groups = vec![GroupKey::default(); 2];
+            let decoded = log.decode(&NAMED, &mut WireInput::new(&bytes), &mut |_, _| {});
+            assert_eq!(decoded.is_ok(), code < 4);
+        }
+    }
+}
