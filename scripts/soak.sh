@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Runs the long campaigns: every test marked `#[ignore]`, the campaigns in mounts (soak_mount.py) and
-# the suites in mounts of every mode (mount_matrix.sh).
+# Runs the long campaigns: every test marked `#[ignore]`, the campaigns in mounts (soak_mount.py), the
+# suites in mounts of every mode (mount_matrix.sh) and mutants that are generated.
 #
 # usage: scripts/soak.sh [MINUTES] [FILTER]      (default: 60 minutes, every campaign)
 #
@@ -11,7 +11,8 @@
 # as their box are stopped and count as failed. A quarter of the minutes is for stress-ng and kills in
 # mounts. The other campaigns in mounts work on as much as fits into about another quarter: at 120
 # minutes they have their full size, of which a file takes 20 GiB twice. Every mode of a mount is
-# tested in full, which takes 5 to 20 minutes more. ESKER_SOAK_PROFILE=dev builds less optimized.
+# tested in full, which takes 5 to 20 minutes more, and generated mutants (generated_mutants.sh) as long
+# as a quarter of the minutes, and what building them takes. ESKER_SOAK_PROFILE=dev builds less optimized.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -51,6 +52,7 @@ if [ -z "$filter" ]; then
     else
         echo "soak: campaigns in mounts skipped: they take the superuser"
     fi
+    scripts/generated_mutants.sh $(((minutes + 3) / 4)) || others_failed=$((others_failed + 1))
 fi
 
 # Binaries run one after another, the campaigns of one binary `threads` at a time.
