@@ -56,11 +56,11 @@ fn hunks(patch: &str) -> Vec<Hunk<'_>> {
         } else if line.starts_with("@@ ") {
             found.push(Hunk { line: index + 1, file, before: String::new() });
             is_in_hunk = true;
-        } else if let Some(hunk) = found.last_mut().filter(|_| is_in_hunk) {
-            if let Some(kept) = line.strip_prefix([' ', '-']) {
-                hunk.before.push_str(kept);
-                hunk.before.push('\n');
-            }
+        } else if let Some(hunk) = found.last_mut().filter(|_| is_in_hunk)
+            && let Some(kept) = line.strip_prefix([' ', '-'])
+        {
+            hunk.before.push_str(kept);
+            hunk.before.push('\n');
         }
     }
     found

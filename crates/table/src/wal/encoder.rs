@@ -320,8 +320,8 @@ mod tests {
         for code in 2..5 {
             let mut bytes = vec![1, 1];
             varints(&mut bytes, &[code, 0]);
-            let mut log = ShardLog::default();
-            log.groups = vec![GroupKey::default(); 2];
+            let groups = vec![GroupKey::default(); 2];
+            let mut log = ShardLog { groups, ..ShardLog::default() };
             let decoded = log.decode(&NAMED, &mut WireInput::new(&bytes), &mut |_, _| {});
             assert_eq!(decoded.is_ok(), code < 4);
         }
