@@ -179,6 +179,14 @@ fn guarded<T>(object: &str, read: impl FnOnce() -> Result<T, ParquetError>) -> R
     let done = done.unwrap_or_else(|_| Err(ParquetError::General("damaged".to_owned())));
     done.map_err(|error| match io_error(error) {
         Ok(error) => Error::io(error, object.to_owned()),
+        // The library says so of codecs that were not built in.
+        Err(error) if error.to_string().contains("Disabled feature") => {
+            let what = format!(
+                "{object} is compressed by a codec that is not read here: write it without \
+                 compression or with snappy ({error})"
+            );
+            Error::new(Kind::Unsupported, what)
+        }
         Err(error) => Error::corrupt(object, 0, error),
     })
 }

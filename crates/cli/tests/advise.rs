@@ -443,6 +443,13 @@ fn rows_are_written_and_read_as_parquet() {
     };
     assert_eq!(fitted("rows.parquet"), fitted("rows.csv"));
 
+    let same = [&design[..], &systems, &["--repeat", "1", "--parquet", "./rows.csv"]].concat();
+    assert!(esker.fails(2, &same).contains("would replace the rows"));
+    std::fs::copy(esker.path("rows.parquet"), esker.path("copy")).expect("copied");
+    let copy = [&["advise", "measure", "copy"], &design[3..], &systems].concat();
+    let said = esker.fails(2, &copy);
+    assert!(said.contains("this file is Parquet"), "{said}");
+    assert_eq!(fitted("rows.parquet"), fitted("rows.csv"));
     let refused = [&command[..], &["--parquet", "absent/rows.parquet"]].concat();
     esker.fails(2, &refused);
     let command = [&design[..], &systems, &["--parquet", "absent/rows.parquet"]].concat();

@@ -19,7 +19,7 @@ use esker_fs::retention::gc::GcOptions;
 use esker_fs::retention::marker::{self, MarkerHolder};
 use esker_fs::stack::identity::Identity;
 use esker_fs::stack::namespace::FollowLinks;
-use esker_table::manifest::SetId;
+use esker_table::manifest::{Manifest, SetId};
 use parking_lot::Mutex;
 
 use crate::gc::{eager, later, options, publish, repository, write};
@@ -314,6 +314,8 @@ fn a_compaction_of_parts_and_a_collection_between_any_two_requests_of_a_joining(
             session.flush().expect("flush");
             write(&session, &format!("/b{rank}"), &[b'x'; 900]).expect("write");
             parts.push(session.complete().expect("complete"));
+            let tables = Manifest::load(&*store, parts[rank as usize]).expect("manifest").tables;
+            assert!(tables.len() > 1, "compaction has something to do");
         }
         let collector = repository(&store);
         let act = Box::new(move || compact_and_collect(&collector));

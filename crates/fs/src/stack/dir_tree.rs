@@ -201,6 +201,8 @@ impl DirTree {
     }
 }
 
+const DIRECTORY: u64 = NameKind::Is(FileKind::Directory).number();
+
 /// Adds the keys of a table's directories and links to `out`.
 fn collect_names(handle: &TableHandle, out: &mut Vec<KeyBuffer>) -> Result<()> {
     visit_all_names(handle, &mut |key, _| out.push((*key).into()))
@@ -216,11 +218,22 @@ pub(crate) fn visit_names(handle: &TableHandle, visit: &mut dyn FnMut(&Key, u128
     })
 }
 
+/// Visits the keys of a table's directories, each with the directory's identity.
+pub(crate) fn visit_dirs(handle: &TableHandle, visit: &mut dyn FnMut(&Key, u128)) -> Result<()> {
+    visit_names_of(handle, &|entry| entry == DIRECTORY, visit)
+}
+
 fn visit_all_names(handle: &TableHandle, visit: &mut dyn FnMut(&Key, u128)) -> Result<()> {
-    const DIRECTORY: u64 = NameKind::Is(FileKind::Directory).number();
     const LINK: u64 = NameKind::Link.number();
-    let is_name = |entry| [DIRECTORY, LINK].contains(&entry);
-    handle.visit_where(column::ENTRY, &is_name, &mut |key, row| {
+    visit_names_of(handle, &|entry| [DIRECTORY, LINK].contains(&entry), visit)
+}
+
+fn visit_names_of(
+    handle: &TableHandle,
+    is_name: &dyn Fn(u64) -> bool,
+    visit: &mut dyn FnMut(&Key, u128),
+) -> Result<()> {
+    handle.visit_where(column::ENTRY, is_name, &mut |key, row| {
         // The root's own record has the empty name.
         if !key.string.is_empty() {
             let high = u128::from(row.ints[column::ID_HIGH]) << 64;

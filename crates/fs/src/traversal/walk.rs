@@ -204,9 +204,10 @@ impl Namespace {
 }
 
 /// Returns the error for a directory that contains itself.
-pub(crate) fn loop_error() -> Error {
+#[must_use]
+pub fn loop_error() -> Error {
     let context = "this directory contains itself, since change sets of the stack moved \
-                   directories into each other; move or remove it to break the loop";
+                   directories into each other; remove it at this path to break the loop";
     Error::new(Kind::Loop, context)
 }
 

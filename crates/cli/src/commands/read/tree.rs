@@ -5,10 +5,10 @@ use std::process::ExitCode;
 
 use clap::Args;
 use esker_base::Result;
-use esker_fs::inode::{FileKind, Inode};
+use esker_fs::inode::{DirId, FileKind, Inode};
 use esker_fs::stack::list::{DirCursor, DirEntry};
 use esker_fs::stack::namespace::{FollowLinks, Namespace};
-use esker_fs::traversal::walk::normalized;
+use esker_fs::traversal::walk::{loop_error, normalized};
 use serde_json::json;
 
 use crate::context::CommandContext;
@@ -45,6 +45,7 @@ pub struct TreeCommand {
 
 /// A directory that is being drawn.
 struct TreeFrame {
+    id: DirId,
     path: Vec<u8>,
     entries: std::vec::IntoIter<DirEntry>,
     indent_bytes: usize,
@@ -86,7 +87,12 @@ impl TreeCommand {
             if frames.len() < self.level {
                 indent.push_str(below);
                 let indent_bytes = indent.len();
-                match self.frame(&view, path.clone(), indent_bytes) {
+                let is_loop = frames.iter().any(|frame| frame.id == entry.inode.dir_id());
+                let below = match is_loop {
+                    true => Err(loop_error()),
+                    false => self.frame(&view, path.clone(), indent_bytes),
+                };
+                match below {
                     Ok(frame) => frames.push(frame),
                     Err(error) => problems.report(&self.location.stack, &path, &error),
                 }
@@ -118,7 +124,7 @@ impl TreeCommand {
                 && (!self.directories || entry.inode.is_directory())
         });
         entries.sort_unstable_by(|a, b| a.name.cmp(&b.name));
-        Ok(TreeFrame { path, entries: entries.into_iter(), indent_bytes })
+        Ok(TreeFrame { id: dir.id(), path, entries: entries.into_iter(), indent_bytes })
     }
 
     fn show(

@@ -33,13 +33,14 @@ use crate::{text, usage};
 /// somebody has published under NAME since, that is a conflict (exit code 9): their changes are not
 /// hidden unless --hide-newer is given.
 ///
-/// Two bases conflict at a file that both have changed since their common base and that differs. If
-/// bases have no common base, all differing files conflict. --conflicts selects the outcome. With
+/// Two bases conflict at a file that both have changed since their common base and that differs, and
+/// at a directory that they moved to different places, all of which are shown. If bases have no common
+/// base, all differing files conflict. --conflicts selects the outcome. With
 /// `report` the earlier base's version is shown, and each conflict is printed. `refuse` prints the
 /// conflicts, publishes nothing and exits with 9. `newest` shows the version that was modified
 /// last, or nothing if that is a removal, by copying it; for equal times the earlier base
 /// wins. All names of a file with hard links show that version. Where it cannot show it (a directory
-/// that one base removed or replaced while another changed its entries; a file of which one base
+/// that one base removed or replaced while another changed its entries, or that several moved; a file of which one base
 /// removed all names while another changed it through one of them), it publishes nothing and exits
 /// with 9. `first` shows the earlier base's version without searching for conflicts; all others read
 /// the records of layers that not all bases share.
@@ -286,7 +287,7 @@ impl PublishCommand {
             let what = format!(
                 "the bases conflict at {}; nothing is published: resolve them in a session on top of \
                  these bases, or choose another --conflicts",
-                text::counted(count, "file")
+                text::counted(count, "path")
             );
             return Err(Error::new(Kind::Conflict, what));
         }
@@ -410,20 +411,19 @@ impl PublishCommand {
     }
 }
 
-/// Returns the line on a directory that `bases` have at different places.
+/// Returns the line on a directory that `bases` moved.
 fn moved_directory_text(path: &[u8], paths: &[Vec<u8>], is_in_itself: bool, bases: &str) -> String {
     let path = text::printable(path);
     let shown = match paths {
-        [] => "no path leads to the directory".to_owned(),
-        [_] => "the directory is within itself".to_owned(),
+        [] => "no path leads to this directory and what is in it".to_owned(),
+        [_] => "this directory is within itself".to_owned(),
         paths => {
-            let paths: Vec<_> =
-                paths.iter().map(|path| text::printable(path).to_string()).collect();
+            let paths: Vec<_> = paths.iter().map(|path| text::printable(path)).collect();
             let also = if is_in_itself { ", and within itself" } else { "" };
             format!("one directory at {}{also}", paths.join(" and "))
         }
     };
-    format!("{path}: {shown}, since {bases} have it at different places")
+    format!("{path}: {shown}; {bases} moved directories to different places")
 }
 
 /// Fails unless all parts are complete and, if `expected` is given, there are that many.

@@ -7,8 +7,8 @@
 //!
 //! The search does not read sets on which all bases build. It merges the records of the others in
 //! order, and skips blocks of names that only one set has. It looks up paths for a batch of
-//! conflicts at a time, level by level, so memory is bounded by the batch and the number of bases,
-//! not by the number of files or directories.
+//! conflicts at a time, level by level, so memory is bounded by the batch, the number of bases, and the
+//! directories that only some bases have, not by the number of files.
 //!
 //! If one base removed a directory as a whole and another changed only its entries, no name has
 //! records of both: `removed_dirs.rs` finds these conflicts. The name of a file with several names
@@ -295,7 +295,7 @@ impl ComposedBases {
                 conflict.name.clone_from(name);
             }
             conflict.path = match linked {
-                Some(file) => path_of_file(&names, file),
+                Some(file) => path_of_id(&names, file),
                 None => path_of(&names, dir_of(&key), key.string),
             };
             show(self, conflict)?;
@@ -372,9 +372,9 @@ fn path_of(names: &NamesById, mut dir: DirId, name: &[u8]) -> Option<Vec<u8>> {
     (dir == DirId::ROOT).then(|| parts.collect::<Vec<_>>().concat())
 }
 
-/// Returns the path of the name of `file` among `names`.
-fn path_of_file(names: &NamesById, file: u128) -> Option<Vec<u8>> {
-    let (dir, name) = first_name(names, file)?;
+/// Returns the path of the first of the `names` of a directory, or of a file with several names.
+fn path_of_id(names: &NamesById, id: u128) -> Option<Vec<u8>> {
+    let (dir, name) = first_name(names, id)?;
     path_of(names, *dir, name)
 }
 

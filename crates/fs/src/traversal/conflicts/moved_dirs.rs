@@ -6,8 +6,12 @@
 //! If one base moves `a` into `b` and another `b` into `a`, each is within the other in the stack, and
 //! may have no path from the root at all. No name then has records of both bases, so this module
 //! follows the directories that a set names where another base does not show them.
-//! Cost: a read of the directories' records of the sets on which not all bases build; only if there
-//! are such directories, a read of all directories' records per level.
+//! Directories that bases made independently at one path are one directory.
+//! Cost: a read of the directories' records of the sets on which not all bases build, and memory for the
+//! directories that a base has and another lacks; if there are any, a read of all directories' records
+//! per level.
+
+use std::collections::{BTreeMap, BTreeSet};
 
 use esker_base::Result;
 use esker_table::manifest::SetId;
@@ -18,9 +22,8 @@ use super::{
     BaseConflict, ComposedBases, ConflictingVersion, DEPTH_MAX, DirectoryConflict, NamesById,
     find_names, record,
 };
-use crate::inode::{DirId, FileId, FileKind, NameKind};
-use crate::stack::dir_tree::visit_names;
-use crate::stack::layers::dir_of;
+use crate::inode::{DirId, FileKind, NameKind};
+use crate::stack::dir_tree::visit_dirs;
 
 /// The most names of a directory that are followed, and of paths that are reported.
 const NAMES_MAX: usize = 16;
@@ -40,26 +43,32 @@ impl ComposedBases {
         if moved.is_empty() {
             return Ok(Vec::new());
         }
-        let names = find_names(&self.composed, moved.clone(), NAMES_MAX)?;
+        let wanted: HashSet<u128> = moved.keys().copied().collect();
+        let names = find_names(&self.composed, wanted.clone(), NAMES_MAX)?;
         let of_bases: Vec<NamesById> = self
             .bases
             .iter()
-            .map(|base| find_names(base, moved.clone(), 1))
+            .map(|base| find_names(base, wanted.clone(), NAMES_MAX))
             .collect::<Result<_>>()?;
         let mut found = Vec::new();
-        for dir in moved {
-            let (mut paths, is_in_itself) = PathSearch::of(&names, dir);
-            if paths.len() < 2 && !is_in_itself {
+        for (dir, movers) in moved {
+            let found_paths = PathSearch::of(&names, dir);
+            // What is below a directory at two paths is there, too, but under one name.
+            let is_moved = found_paths.is_in_itself || found_paths.names > 1;
+            // A base may show it so by itself.
+            let is_of_one_base = of_bases.iter().any(|names| {
+                let alone = PathSearch::of(names, dir);
+                (alone.is_in_itself, alone.names) == (found_paths.is_in_itself, found_paths.names)
+            });
+            if !is_moved || is_of_one_base {
                 continue;
             }
+            let versions = self.versions_of_moved(dir, &movers, &of_bases)?;
+            let (mut paths, is_in_itself) = (found_paths.paths, found_paths.is_in_itself);
             paths.sort_unstable();
-            let mut versions = self.versions_of_moved(dir, &of_bases)?;
             let path = paths.first().cloned();
-            // The version at the path that is reported comes first.
-            versions.sort_by_key(|(_, at)| path.is_none() || *at != path);
-            let name =
-                path.as_deref().or_else(|| versions.iter().find_map(|(_, at)| at.as_deref()));
-            let name = name.and_then(|path| path.rsplit(|byte| *byte == b'/').next());
+            let at = path.as_deref().or_else(|| versions.iter().find_map(|(_, at)| at.as_deref()));
+            let name = at.and_then(|path| path.rsplit(|byte| *byte == b'/').next());
             let conflict = BaseConflict {
                 name: name.unwrap_or_default().to_vec(),
                 path,
@@ -68,7 +77,7 @@ impl ComposedBases {
                 versions: versions.into_iter().map(|(version, _)| version).collect(),
                 aspects: Vec::new(),
             };
-            if !conflict.versions.is_empty() {
+            if conflict.versions.len() > usize::from(!is_in_itself) {
                 found.push(conflict);
             }
         }
@@ -77,24 +86,20 @@ impl ComposedBases {
     }
 
     /// Returns the directories that an independent layer names where a base that lacks it does not
-    /// show them, unless the layer made them.
+    /// show them, with the bases that have the layer.
     fn moved_dirs(
         &self,
         is_apart: &[Vec<bool>],
         memberships: &HashMap<SetId, HashSet<usize>>,
-    ) -> Result<HashSet<u128>> {
-        let mut moved = HashSet::new();
+    ) -> Result<BTreeMap<u128, BTreeSet<usize>>> {
+        let mut moved: BTreeMap<u128, BTreeSet<usize>> = BTreeMap::new();
         for (index, layer) in self.composed.layers().bases().iter().enumerate() {
             if !is_apart[index].contains(&true) {
                 continue;
             }
             let mut named: Vec<(u128, KeyBuffer)> = Vec::new();
             for table in layer.tables.runs.iter().flat_map(|run| &run.tables) {
-                visit_names(table, &mut |key, id| {
-                    if dir_of(key) != DirId::LINKS && !FileId(id).is_of(layer.set) {
-                        named.push((id, (*key).into()));
-                    }
-                })?;
+                visit_dirs(table, &mut |key, id| named.push((id, (*key).into())))?;
             }
             for (id, key) in named {
                 for (base, namespace) in self.bases.iter().enumerate() {
@@ -103,7 +108,7 @@ impl ComposedBases {
                     }
                     let shown = record(namespace, &key.key())?;
                     if shown.is_none_or(|(_, inode)| inode.id != id) {
-                        moved.insert(id);
+                        moved.entry(id).or_default().extend(&memberships[&layer.set]);
                     }
                 }
             }
@@ -111,22 +116,24 @@ impl ComposedBases {
         Ok(moved)
     }
 
-    /// Returns the versions of `dir` in the bases that show it, each with its path there; bases that
+    /// Returns the versions of `dir` in the bases that moved it, each with its path there; bases that
     /// show it at the same path have one version.
     fn versions_of_moved(
         &self,
         dir: u128,
+        movers: &BTreeSet<usize>,
         of_bases: &[NamesById],
     ) -> Result<Vec<(ConflictingVersion, Option<Vec<u8>>)>> {
         let mut versions: Vec<(ConflictingVersion, Option<Vec<u8>>)> = Vec::new();
-        for (base, names) in of_bases.iter().enumerate() {
+        for base in movers.iter().copied() {
+            let names = &of_bases[base];
             let Some((parent, name)) = names.get(&dir).and_then(|names| names.first()) else {
                 continue;
             };
             let key = crate::inode::key(*parent, name);
             let Some((_, inode)) = record(&self.bases[base], &key)? else { continue };
             let is_directory = inode.entry == NameKind::Is(FileKind::Directory);
-            let path = PathSearch::of(names, dir).0.pop();
+            let path = PathSearch::of(names, dir).paths.into_iter().min();
             if is_directory && !versions.iter().any(|(_, at)| *at == path) {
                 let namespace = &self.bases[base];
                 versions.push((ConflictingVersion::of_record(base, namespace, &key, inode)?, path));
@@ -136,44 +143,52 @@ impl ComposedBases {
     }
 }
 
-/// A search for the paths from the root to a directory that may have several names.
+/// The paths from the root to a directory, which may have several names.
+#[derive(Debug, Default)]
+struct FoundPaths {
+    /// At most [`NAMES_MAX`].
+    paths: Vec<Vec<u8>>,
+    /// The number of its names to which a path leads.
+    names: usize,
+    is_in_itself: bool,
+}
+
+/// A search for the paths of a directory.
 struct PathSearch<'a> {
     names: &'a NamesById,
     /// The directories from the one searched for up to the one being visited, with their names.
     chain: Vec<(u128, &'a [u8])>,
     steps: usize,
-    paths: Vec<Vec<u8>>,
-    is_in_itself: bool,
+    found: FoundPaths,
 }
 
 impl<'a> PathSearch<'a> {
-    /// Returns at most [`NAMES_MAX`] paths of `dir`, and whether it is within itself.
-    fn of(names: &'a NamesById, dir: u128) -> (Vec<Vec<u8>>, bool) {
-        let (paths, is_in_itself) = (Vec::new(), false);
-        let mut search = Self { names, chain: Vec::new(), steps: 0, paths, is_in_itself };
+    fn of(names: &'a NamesById, dir: u128) -> FoundPaths {
+        let mut search = Self { names, chain: Vec::new(), steps: 0, found: FoundPaths::default() };
         search.visit(dir);
-        (search.paths, search.is_in_itself)
+        search.found
     }
 
     fn visit(&mut self, dir: u128) {
         for (parent, name) in self.names.get(&dir).into_iter().flatten() {
             self.steps += 1;
-            if self.steps > STEPS_MAX
-                || self.chain.len() >= DEPTH_MAX
-                || self.paths.len() >= NAMES_MAX
-            {
+            let has_enough = self.steps > STEPS_MAX || self.found.paths.len() >= NAMES_MAX;
+            if has_enough || self.chain.len() >= DEPTH_MAX {
                 return;
             }
+            let before = self.found.paths.len();
             self.chain.push((dir, name));
             if *parent == DirId::ROOT {
                 let parts = self.chain.iter().rev().flat_map(|(_, name)| [&b"/"[..], name]);
-                self.paths.push(parts.collect::<Vec<_>>().concat());
+                self.found.paths.push(parts.collect::<Vec<_>>().concat());
             } else if self.chain.iter().any(|(below, _)| *below == parent.0) {
-                self.is_in_itself |= self.chain[0].0 == parent.0;
+                self.found.is_in_itself |= self.chain[0].0 == parent.0;
             } else {
                 self.visit(parent.0);
             }
             self.chain.pop();
+            let is_own_name = self.chain.is_empty();
+            self.found.names += usize::from(is_own_name && self.found.paths.len() > before);
         }
     }
 }

@@ -12,7 +12,7 @@ use esker_table::tables::TableRuns;
 use hashbrown::{HashMap, HashSet};
 
 use super::{
-    BaseConflict, ComposedBases, ConflictingVersion, DirectoryConflict, find_names, path_of_file,
+    BaseConflict, ComposedBases, ConflictingVersion, DirectoryConflict, find_names, path_of_id,
 };
 use crate::inode::{DirId, FileKind, Inode, NameKind, key};
 use crate::ops::FillBuffer;
@@ -54,6 +54,25 @@ fn no_newest(path: &[u8], why: &str) -> Error {
         show(path)
     );
     Error::new(Kind::Conflict, what)
+}
+
+/// The error for a directory of which no base has the newest version.
+fn no_newest_dir(conflict: &BaseConflict, directory: &DirectoryConflict) -> Error {
+    let path = conflict.path.as_deref().unwrap_or(&conflict.name);
+    match directory {
+        DirectoryConflict::Removed => {
+            let what = "one base removed the directory, and another changed something in it";
+            no_newest(path, what)
+        }
+        DirectoryConflict::Moved { .. } => {
+            let what = format!(
+                "{}: the bases moved directories to different places, of which none is the newest: \
+                 begin a session on them, and remove the directory where it is not to be",
+                show(path)
+            );
+            Error::new(Kind::Conflict, what)
+        }
+    }
 }
 
 impl Session {
@@ -105,15 +124,7 @@ impl Session {
     ) -> Result<usize> {
         let (shown, newest) = (&conflict.versions[0], conflict.newest());
         if let Some(directory) = &conflict.directory {
-            let what = match directory {
-                DirectoryConflict::Removed => {
-                    "one base removed the directory, and another changed something in it"
-                }
-                DirectoryConflict::Moved { .. } => {
-                    "the bases moved directories to different places"
-                }
-            };
-            return Err(no_newest(conflict.path.as_deref().unwrap_or(&conflict.name), what));
+            return Err(no_newest_dir(conflict, directory));
         }
         let Some(path) = &conflict.path else {
             check_removed_names(composition, conflict)?;
@@ -302,7 +313,7 @@ fn check_removed_names(composition: &ComposedBases, conflict: &BaseConflict) -> 
         return Ok(());
     };
     let names = find_names(&composition.bases[newest.base], HashSet::from([inode.id]), 1)?;
-    match path_of_file(&names, inode.id) {
+    match path_of_id(&names, inode.id) {
         Some(path) if !newest.is_removal() => {
             Err(no_newest(&path, "one base removed all names of the file, and another changed it"))
         }

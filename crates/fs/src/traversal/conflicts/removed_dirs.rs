@@ -19,7 +19,7 @@ use hashbrown::{HashMap, HashSet};
 
 use super::{
     BaseConflict, ComposedBases, ConflictingVersion, DEPTH_MAX, DirectoryConflict, find_names,
-    first_name, record,
+    first_name, path_of_id, record,
 };
 use crate::inode::{DirId, FileKind, INODE, NameKind};
 use crate::stack::dir_tree::visit_removed_dirs;
@@ -155,7 +155,8 @@ impl ComposedBases {
             let is_of_base = |removed: &RemovedDirectory| removed.removal.base == base;
             let ids = removed.iter().filter(|(_, removals)| removals.iter().any(is_of_base));
             let moved = find_names(namespace, ids.map(|(id, _)| *id).collect(), 1)?;
-            let shown = |(id, _): &(&u128, &mut Vec<_>)| moved.contains_key(*id);
+            // One that was moved into a removed directory is removed with that.
+            let shown = |(id, _): &(&u128, &mut Vec<_>)| path_of_id(&moved, **id).is_some();
             for (_, removals) in removed.iter_mut().filter(shown) {
                 removals.retain(|removed| !is_of_base(removed));
             }

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `esker advise measure`: a design of experiments on storage systems.
 
-use std::path::PathBuf;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
 
 use clap::builder::PossibleValuesParser;
 use clap::{Args, ValueEnum};
@@ -10,6 +12,7 @@ use esker_advisor::measure::{ExperimentDesign, MeasureOptions, MeasuredSystem, m
 use esker_advisor::observation::{
     EmulatedVariables, Observation, StorageDevice, write_parquet_rows,
 };
+use esker_advisor::parquet_table::PARQUET_MAGIC;
 use esker_advisor::pattern::TracePattern;
 use esker_base::Result;
 use esker_base::clock::SystemClock;
@@ -110,6 +113,7 @@ impl AdviseMeasure {
             seed: self.seed,
         };
         usage::value_of(design.cases());
+        self.check_files();
         let parquet = self.parquet.as_deref().map(OutputFile::prepare).transpose()?;
         let systems = self.systems.iter().map(|system| measured_system(context, system)).collect();
         let systems: Vec<_> = systems;
@@ -162,6 +166,23 @@ impl AdviseMeasure {
             summary.skipped,
             summary.left()
         ))
+    }
+}
+
+impl AdviseMeasure {
+    /// Exits if the rows are not CSV, or if they would be replaced by Parquet.
+    fn check_files(&self) {
+        let mut start = [0; PARQUET_MAGIC.len()];
+        let rows = File::open(&self.rows).and_then(|file| file.read_exact_at(&mut start, 0));
+        if rows.is_ok() && start == PARQUET_MAGIC {
+            usage::exit(
+                "the rows are continued as CSV, and this file is Parquet: name another one",
+            );
+        }
+        let real = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_owned());
+        if self.parquet.as_deref().is_some_and(|parquet| real(parquet) == real(&self.rows)) {
+            usage::exit("--parquet would replace the rows: name another file");
+        }
     }
 }
 
