@@ -7,15 +7,18 @@
 //! may have no path from the root at all. No name then has records of both bases, so this module
 //! follows the directories that a set names where another base does not show them.
 //! Directories that bases made independently at one path are one directory.
-//! Cost: a read of the directories' records of the sets on which not all bases build, and memory for the
-//! directories that a base has and another lacks; if there are any, a read of all directories' records
-//! per level.
+//! Cost: two reads of the directories' records of the sets on which not all bases build, and a look-up in
+//! each base for each of them. Only if a base does not show one of them there, 32 bytes for each such
+//! directory and a read of all directories' records, and if some have several names, one more per level.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use esker_base::Result;
+use esker_base::word_hash::mix;
 use esker_table::manifest::SetId;
-use esker_table::schema::KeyBuffer;
+use esker_table::schema::{Key, KeyBuffer};
+use esker_table::tables::TableHandle;
 use hashbrown::{HashMap, HashSet};
 
 use super::{
@@ -24,6 +27,7 @@ use super::{
 };
 use crate::inode::{DirId, FileKind, NameKind};
 use crate::stack::dir_tree::visit_dirs;
+use crate::stack::layers::BaseSet;
 
 /// The most names of a directory that are followed, and of paths that are reported.
 const NAMES_MAX: usize = 16;
@@ -55,12 +59,15 @@ impl ComposedBases {
             let found_paths = PathSearch::of(&names, dir);
             // What is below a directory at two paths is there, too, but under one name.
             let is_moved = found_paths.is_in_itself || found_paths.names > 1;
+            if !is_moved {
+                continue;
+            }
             // A base may show it so by itself.
             let is_of_one_base = of_bases.iter().any(|names| {
                 let alone = PathSearch::of(names, dir);
                 (alone.is_in_itself, alone.names) == (found_paths.is_in_itself, found_paths.names)
             });
-            if !is_moved || is_of_one_base {
+            if is_of_one_base {
                 continue;
             }
             let versions = self.versions_of_moved(dir, &movers, &of_bases)?;
@@ -86,34 +93,67 @@ impl ComposedBases {
     }
 
     /// Returns the directories that an independent layer names where a base that lacks it does not
-    /// show them, with the bases that have the layer.
+    /// show them, and that have another name in some layer, with the bases that have the first.
     fn moved_dirs(
         &self,
         is_apart: &[Vec<bool>],
         memberships: &HashMap<SetId, HashSet<usize>>,
     ) -> Result<BTreeMap<u128, BTreeSet<usize>>> {
-        let mut moved: BTreeMap<u128, BTreeSet<usize>> = BTreeMap::new();
-        for (index, layer) in self.composed.layers().bases().iter().enumerate() {
-            if !is_apart[index].contains(&true) {
-                continue;
-            }
-            let mut named: Vec<(u128, KeyBuffer)> = Vec::new();
-            for table in layer.tables.runs.iter().flat_map(|run| &run.tables) {
-                visit_dirs(table, &mut |key, id| named.push((id, (*key).into())))?;
-            }
-            for (id, key) in named {
-                for (base, namespace) in self.bases.iter().enumerate() {
-                    if memberships[&layer.set].contains(&base) {
-                        continue;
+        // Most of them are new, and have no other name.
+        let mut unshared: HashMap<u128, u64> = HashMap::new();
+        self.visit_unshared_dirs(is_apart, memberships, &|_| true, &mut |key, id, _| {
+            unshared.entry(id).or_insert_with(|| digest(key));
+        })?;
+        let (mut renamed, mut moved) = (HashSet::new(), BTreeMap::<_, BTreeSet<usize>>::new());
+        if unshared.is_empty() {
+            return Ok(moved);
+        }
+        for table in self.composed.layers().bases().iter().flat_map(|layer| tables_of(layer)) {
+            visit_dirs(table, &mut |key, id| {
+                if unshared.get(&id).is_some_and(|name| *name != digest(key)) {
+                    renamed.insert(id);
+                }
+            })?;
+        }
+        let is_renamed = |id: &u128| renamed.contains(id);
+        self.visit_unshared_dirs(is_apart, memberships, &is_renamed, &mut |_, id, movers| {
+            moved.entry(id).or_default().extend(movers);
+        })?;
+        Ok(moved)
+    }
+
+    /// Visits the `wanted` directories that an independent layer names where a base that lacks it does
+    /// not show them, with the bases that have the layer.
+    fn visit_unshared_dirs(
+        &self,
+        is_apart: &[Vec<bool>],
+        memberships: &HashMap<SetId, HashSet<usize>>,
+        wanted: &dyn Fn(&u128) -> bool,
+        visit: &mut dyn FnMut(&Key, u128, &HashSet<usize>),
+    ) -> Result<()> {
+        let layers = self.composed.layers().bases().iter().zip(is_apart);
+        for (layer, _) in layers.filter(|(_, is_apart)| is_apart.contains(&true)) {
+            let members = &memberships[&layer.set];
+            for table in tables_of(layer) {
+                let mut named: Vec<(u128, KeyBuffer)> = Vec::new();
+                visit_dirs(table, &mut |key, id| {
+                    if wanted(&id) {
+                        named.push((id, (*key).into()));
                     }
-                    let shown = record(namespace, &key.key())?;
-                    if shown.is_none_or(|(_, inode)| inode.id != id) {
-                        moved.entry(id).or_default().extend(&memberships[&layer.set]);
+                })?;
+                for (id, key) in named {
+                    let mut others = (0..self.bases.len()).filter(|base| !members.contains(base));
+                    let is_shared = |base: usize| -> Result<bool> {
+                        let shown = record(&self.bases[base], &key.key())?;
+                        Ok(shown.is_some_and(|(_, inode)| inode.id == id))
+                    };
+                    if others.try_fold(false, |found, base| Ok(found || !is_shared(base)?))? {
+                        visit(&key.key(), id, members);
                     }
                 }
             }
         }
-        Ok(moved)
+        Ok(())
     }
 
     /// Returns the versions of `dir` in the bases that moved it, each with its path there; bases that
@@ -141,6 +181,14 @@ impl ComposedBases {
         }
         Ok(versions)
     }
+}
+
+fn tables_of(layer: &BaseSet) -> impl Iterator<Item = &Arc<TableHandle>> {
+    layer.tables.runs.iter().flat_map(|run| &run.tables)
+}
+
+fn digest(key: &Key) -> u64 {
+    mix(key.ints[0] ^ key.ints[1].rotate_left(32)) ^ key.ints[2]
 }
 
 /// The paths from the root to a directory, which may have several names.
