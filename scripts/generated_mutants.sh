@@ -1,8 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Changes the code on which durability rests, one small change after another, and shows the changes that
-# no test of the crate notices. .cargo/mutants.toml has the files, and the changes that are passed over
-# because they make no difference, each with its reason.
+# no test of the crate notices. .cargo/mutants.toml names the files.
 #
 # usage: scripts/generated_mutants.sh MINUTES [PACKAGE [OPTION...]]
 #

@@ -40,9 +40,9 @@ use crate::{text, usage};
 /// conflicts, publishes nothing and exits with 9. `newest` shows the version that was modified
 /// last, or nothing if that is a removal, by copying it; for equal times the earlier base
 /// wins. All names of a file with hard links show that version. Where it cannot show it (a directory
-/// that one base removed or replaced while another changed its entries, or that several moved; a file of which one base
-/// removed all names while another changed it through one of them), it publishes nothing and exits
-/// with 9. `first` shows the earlier base's version without searching for conflicts; all others read
+/// that one base removed or replaced while another changed its entries, or that several moved; a
+/// file of which one base removed all names while another changed it through one of them), it
+/// publishes nothing and exits with 9. `first` shows the earlier base's version without searching for conflicts; all others read
 /// the records of layers that not all bases share.
 ///
 /// `publish --job JOBID NAME` joins the parts of several writers; see `esker session job --help`.
@@ -327,6 +327,12 @@ impl PublishCommand {
             }
             return context.out.json(object);
         }
+        if let Some(DirectoryConflict::Moved { paths, is_in_itself }) = &conflict.directory {
+            let bases =
+                conflict.versions.iter().map(|version| self.bases[version.base].to_string());
+            let bases = bases.collect::<Vec<_>>().join(" and ");
+            return context.out.line(moved_directory_text(path, paths, *is_in_itself, &bases));
+        }
         let what = |base: usize| {
             let version = conflict.versions.iter().find(|version| version.base == base);
             let is_removed = version.is_some_and(ConflictingVersion::is_removal);
@@ -334,12 +340,6 @@ impl PublishCommand {
         };
         let others: Vec<String> = hidden.iter().map(|base| what(*base)).collect();
         let verb = if self.conflicts == ConflictPolicy::Refuse { "would show" } else { "shows" };
-        if let Some(DirectoryConflict::Moved { paths, is_in_itself }) = &conflict.directory {
-            let bases =
-                conflict.versions.iter().map(|version| self.bases[version.base].to_string());
-            let bases = bases.collect::<Vec<_>>().join(" and ");
-            return context.out.line(moved_directory_text(path, paths, *is_in_itself, &bases));
-        }
         let path = text::printable(path);
         context.out.line(format!("{path}: {verb} {}, and not {}", what(shown), others.join(", ")))
     }

@@ -136,7 +136,8 @@ impl ComposedBases {
 
     /// Passes all conflicts to `show`. Cost: a read of the tables of the sets on which not all
     /// bases build, and of a file's content only if nothing else tells whether it differs; for the
-    /// paths of each batch of conflicts, a read of the directories' records per level.
+    /// paths of each batch of conflicts, a read of the directories' records per level; and one of all
+    /// directories' records if a base has directories that another does not show there.
     ///
     /// # Errors
     /// `Corrupt`, errors of the store, and errors of `show`.

@@ -15,7 +15,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use esker_base::Result;
-use esker_base::word_hash::mix;
 use esker_table::manifest::SetId;
 use esker_table::schema::{Key, KeyBuffer};
 use esker_table::tables::TableHandle;
@@ -25,7 +24,7 @@ use super::{
     BaseConflict, ComposedBases, ConflictingVersion, DEPTH_MAX, DirectoryConflict, NamesById,
     find_names, record,
 };
-use crate::inode::{DirId, FileKind, NameKind};
+use crate::inode::{DirId, FileKind, INODE, NameKind};
 use crate::stack::dir_tree::visit_dirs;
 use crate::stack::layers::BaseSet;
 
@@ -57,7 +56,7 @@ impl ComposedBases {
         let mut found = Vec::new();
         for (dir, movers) in moved {
             let found_paths = PathSearch::of(&names, dir);
-            // What is below a directory at two paths is there, too, but under one name.
+            // A directory below one at two paths is at two paths itself, but under one name.
             let is_moved = found_paths.is_in_itself || found_paths.names > 1;
             if !is_moved {
                 continue;
@@ -102,7 +101,7 @@ impl ComposedBases {
         // Most of them are new, and have no other name.
         let mut unshared: HashMap<u128, u64> = HashMap::new();
         self.visit_unshared_dirs(is_apart, memberships, &|_| true, &mut |key, id, _| {
-            unshared.entry(id).or_insert_with(|| digest(key));
+            unshared.entry(id).or_insert_with(|| INODE.digest(key));
         })?;
         let (mut renamed, mut moved) = (HashSet::new(), BTreeMap::<_, BTreeSet<usize>>::new());
         if unshared.is_empty() {
@@ -110,7 +109,7 @@ impl ComposedBases {
         }
         for table in self.composed.layers().bases().iter().flat_map(|layer| tables_of(layer)) {
             visit_dirs(table, &mut |key, id| {
-                if unshared.get(&id).is_some_and(|name| *name != digest(key)) {
+                if unshared.get(&id).is_some_and(|name| *name != INODE.digest(key)) {
                     renamed.insert(id);
                 }
             })?;
@@ -185,10 +184,6 @@ impl ComposedBases {
 
 fn tables_of(layer: &BaseSet) -> impl Iterator<Item = &Arc<TableHandle>> {
     layer.tables.runs.iter().flat_map(|run| &run.tables)
-}
-
-fn digest(key: &Key) -> u64 {
-    mix(key.ints[0] ^ key.ints[1].rotate_left(32)) ^ key.ints[2]
 }
 
 /// The paths from the root to a directory, which may have several names.

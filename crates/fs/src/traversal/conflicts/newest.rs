@@ -85,8 +85,8 @@ impl Session {
     ///
     /// # Errors
     /// `Conflict` if the session cannot show the newest version: of a directory that one base
-    /// removed or replaced or that several moved, and of a file of which one base removed all names while another changed
-    /// it through one of them. `Corrupt` if the content of a version is damaged. As
+    /// removed or replaced or that several moved, and of a file of which one base removed all names
+    /// while another changed it through one of them. `Corrupt` if the content of a version is damaged. As
     /// [`Session::unlink`] and [`Session::create_with`]; errors of `report`. The session then shows
     /// the newest version of some files only.
     pub fn show_newest_versions(
