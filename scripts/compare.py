@@ -60,9 +60,9 @@ def command(first, flags):
 
 def sides(args):
     """The columns."""
-    def esker():
-        return [Side("Esker", args.esker, "cargo build --release",
-                     command([str(args.esker), "bench"], []), is_esker=True)]
+    def esker(name, binary, is_rival):
+        return [Side(name, binary, "cargo build --release",
+                     command([str(binary), "bench"], []), True, is_rival)]
 
     def peer(engine, options):
         return [Side(f"{PEER_NAMES[engine]} {options}", PEERS[engine], "make -C peers",

@@ -53,12 +53,13 @@ def numbers(step, args):
             "--value-bytes", str(args.value_bytes)]
 
 
-def esker(name, binary, file_format):
+def esker(name, binary, file_format, is_rival):
     def words(step, store, args):
         verb = ["bench", "imd-write"] if step.is_write else ["bench", "imd-get"]
         words = [str(binary)] + verb + [TARGET, "--store", store, "--json"] + numbers(step, args)
         return words + (["--format", file_format] if step.is_write else [])
-    return Side(name, binary, "cargo build --release -p esker-cli", words, is_esker=True)
+    return Side(f"{name} {file_format}", binary, "cargo build --release -p esker-cli", words, True,
+                is_rival)
 
 
 def peer(engine, options, *flags):
@@ -79,8 +80,10 @@ def sides(args):
         is_compared = engine == "rocksdb" and options == last
         uncompacted = [peer(engine, options, "--no-compaction")] if is_compared else []
         return [peer(engine, options)] + uncompacted
-    names = args.formats.split(",")
-    return columns(args, lambda: [esker(f"Esker {name}", args.esker, name) for name in names], peers)
+
+    def eskers(name, binary, is_rival):
+        return [esker(name, binary, file_format, is_rival) for file_format in args.formats.split(",")]
+    return columns(args, eskers, peers)
 
 
 def parse_arguments():

@@ -46,15 +46,15 @@ def stat_flags(operations, args):
     return ["--operations", str(operations), "--threads", str(args.threads)]
 
 
-def esker_words(step, store, args):
-    """What Esker runs for a step."""
+def esker_words(binary, step, store, args):
+    """What a build of Esker runs for a step."""
     if step.title == CREATE:
         words = ["create", "--keep-session"] + size_flags(args)
     else:
         # Look-ups before and after the merge are too few to pay for one.
         count = args.merging_operations if step.title == MERGE else args.operations
         words = ["stat", "--session", "--cache", str(args.cache_bytes)] + stat_flags(count, args)
-    return [str(args.esker), "bench"] + words + ["--store", store, "--json"]
+    return [str(binary), "bench"] + words + ["--store", store, "--json"]
 
 
 def peer_command(engine, options):
@@ -75,8 +75,10 @@ def peer_command(engine, options):
 
 def sides(args):
     """The columns."""
-    def esker():
-        return [Side("Esker", args.esker, "cargo build --release", esker_words, is_esker=True)]
+    def esker(name, binary, is_rival):
+        def words(step, store, args):
+            return esker_words(binary, step, store, args)
+        return [Side(name, binary, "cargo build --release", words, True, is_rival)]
 
     def peer(engine, options):
         return [Side(f"{PEER_NAMES[engine]} {options}", PEERS[engine], "make -C peers",

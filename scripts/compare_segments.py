@@ -67,12 +67,12 @@ KINDS = [
 ]
 
 
-def esker(binary):
+def esker(name, binary, is_rival):
     def words(step, store, args):
         if step is not PUT:
             return None
         return [str(binary)] + esker_words(args.workload, store, args)
-    return Side("Esker", binary, "cargo build --release -p esker-cli", words, is_esker=True)
+    return Side(name, binary, "cargo build --release -p esker-cli", words, True, is_rival)
 
 
 def esker_words(workload, store, args):
@@ -104,8 +104,9 @@ def can_bench(binary):
 
 def sides(args):
     """The columns."""
-    return columns(args, lambda: [esker(args.esker)] if can_bench(args.esker) else [],
-                   lambda engine, options: [peer(engine, options)])
+    def eskers(name, binary, is_rival):
+        return [esker(name, binary, is_rival)] if can_bench(binary) else []
+    return columns(args, eskers, lambda engine, options: [peer(engine, options)])
 
 
 def dump(workload, args, directory):

@@ -30,12 +30,13 @@ TABLE_WIDTH_MIN = 12
 class Side:
     """One engine with one set of options: a column of the table.
 
-    `command(step, store, args)` is what it runs for a step; None if it has nothing to run.
+    `command(step, store, args)` is what it runs for a step; None if it has nothing to run. Rivals
+    are what Esker is compared with, an earlier build of Esker included.
     """
 
-    def __init__(self, name, binary, build, command, is_esker=False):
+    def __init__(self, name, binary, build, command, is_esker=False, is_rival=True):
         self.name, self.binary, self.build = name, binary, build
-        self.command, self.is_esker = command, is_esker
+        self.command, self.is_esker, self.is_rival = command, is_esker, is_rival
 
 
 class Row:
@@ -68,6 +69,8 @@ def add_arguments(parser):
     parser.add_argument("--directory", type=pathlib.Path, default=ROOT / "target" / "compare",
                         help="where stores are made and removed (default target/compare)")
     parser.add_argument("--esker", type=pathlib.Path, default=ROOT / "target/release/esker")
+    parser.add_argument("--before", type=pathlib.Path, metavar="FILE",
+                        help="an earlier build of Esker, as one more column")
     parser.add_argument("--no-warm-up", action="store_true",
                         help="skip touching memory and the discarded runs")
     parser.add_argument("--markdown", action="store_true", help="print the table as Markdown")
@@ -84,12 +87,13 @@ def built(sides):
 
 
 def columns(args, esker, peer):
-    """The sides that can run, for the engines asked for: `esker()` are those of Esker, and
-    `peer(engine, options)` those of a rival."""
+    """The sides that can run, for the engines asked for: `esker(name, binary, is_rival)` are those
+    of a build of Esker, and `peer(engine, options)` those of a rival."""
     found = []
     for engine in args.engines.split(","):
         if engine == "esker":
-            found += esker()
+            found += esker("Esker", args.esker, False)
+            found += esker("before", args.before, True) if args.before else []
         elif engine in PEERS:
             found += [side for options in args.options.split(",") for side in peer(engine, options)]
         else:
@@ -252,7 +256,7 @@ def better(ours, other):
 def table(rounds, found, rows_wanted, best_of):
     """Rows of text: each rival's cell also says how many times better Esker is, as the first of its
     columns does it, and with `best_of` a last column says it of the best of those sides."""
-    esker = next((side.name for side in found if side.is_esker), None)
+    esker = next((side.name for side in found if not side.is_rival), None)
     last = ["Esker over the best tuned"] if esker and best_of else []
     rows = [[""] + [side.name for side in found] + last]
     for row in rows_wanted:
@@ -260,8 +264,10 @@ def table(rounds, found, rows_wanted, best_of):
         cells = [row.title]
         for side in found:
             cell = cell_value(rounds, side.name, row)
-            ratio = None if side.is_esker else better(ours, cell)
-            cells.append("–" if cell is None else cell[1] + (f" ({ratio:.1f}×)" if ratio else ""))
+            ratio = better(ours, cell) if side.is_rival else None
+            digits = 1 if ratio and ratio >= 2 else 2
+            cells.append("–" if cell is None else
+                         cell[1] + (f" ({ratio:.{digits}f}×)" if ratio else ""))
         if set(cells[1:]) == {"–"}:
             continue
         if last:

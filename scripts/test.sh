@@ -95,6 +95,15 @@ demo_live() {
         scripts/demo_live.sh
 }
 
+# Says which tests were skipped for want of a program; cargo shows nothing of tests that pass.
+show_skipped() {
+    local program go=${GOBIN:-$(go env GOPATH 2>/dev/null)/bin}
+    for program in versitygw fusermount3 chromium strace mpicc.openmpi mpicc.mpich gfortran slurmctld; do
+        PATH=$PATH:$go:/usr/sbin command -v "$program" >/dev/null ||
+            echo "skipped: what needs $program, which is not installed"
+    done
+}
+
 check setup scripts/setup.sh build test deny mpi c slurm package
 check format cargo fmt --all --check
 # Also what is compiled only with MPI: both MPIs compile the same source.
@@ -122,5 +131,6 @@ check fuzz scripts/fuzz.sh "$FUZZ_SECONDS"
 
 echo "== times"
 printf '%s\n' "${timings[@]}"
+show_skipped
 echo "$passed passed, $failed failed"
 [ $failed = 0 ]
