@@ -2,8 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 # Runs what uses MPI, under Open MPI and under MPICH: with 4 ranks the conformance suite of ranks, as
 # one node and as two, both programs of examples/plasma, whose output must be that of threads, and
-# `esker bench imd-write`; a job whose ranks serve a live namespace; the conformance suite of MPI-IO; and
-# `esker workbench` on MPI-IO, whose ranks are processes of MPI, processes that meet in a store, and threads.
+# `esker bench imd-write`; a job whose ranks serve a live namespace; the conformance suite of MPI-IO;
+# `esker workbench` on MPI-IO, whose ranks are processes of MPI, processes that meet in a store, and threads;
+# and replays of traces by MPI-IO, independent and collective.
 #
 # usage: scripts/test_mpi.sh [--rates | FEATURES]      (scripts/setup.sh mpi installs what it needs)
 #   --rates    measure messages between 2 ranks instead, optimized
@@ -156,6 +157,46 @@ measure_files() {
     [ ! -e "$set" ]
 }
 
+# replayed SYSTEM REQUESTS FILE: fails unless FILE is the result of a replay of that many requests.
+replayed() {
+    python3 - "$@" <<'END'
+import json, sys
+
+system, requests, path = sys.argv[1], int(sys.argv[2]), sys.argv[3]
+result = json.load(open(path))
+assert result["system"] == system, result
+assert (result["requests"], result["skipped"], result["metadata_operations"]) == (requests, 0, 4), result
+assert 0 < result["io_seconds"] <= 2 * result["seconds"], result
+END
+}
+
+# replay_traces MPI DIRECTORY: ranks of each kind replay a trace by MPI-IO, which checks every byte, and
+# leave nothing; traces that ranks cannot replay together are refused.
+replay_traces() {
+    local mpi=$1 esker=$2/esker to=$scratch/$mpi-replay trace=$scratch/trace.arrow ranks=2
+    local result=$scratch/$mpi-replay.json
+    unset ESKER_STORE
+    "$esker" advise synth ior-strided -p 2 -n 40 -r 8K --written 20 -o "$trace" >/dev/null
+    ranks "$mpi" "$esker" advise replay "$trace" "mpiio:$to" --json >"$result"
+    replayed mpiio-independent 80 "$result"
+    ranks "$mpi" "$esker" advise replay "$trace" "mpiio:$to" --collective --json >"$result"
+    replayed mpiio-collective 80 "$result"
+    "$esker" advise replay "$trace" "mpiio:$to" --timing traced --json >"$result"
+    replayed mpiio-independent 80 "$result"
+    "$esker" advise measure "$scratch/$mpi-rows.csv" --system "mpi=mpiio:$to" --pattern hpio,tile \
+        -p 4 -r 4K -R 64K --repeat 2 >"$scratch/said"
+    grep -q '4 of 4 runs added' "$scratch/said"
+    [ ! -e "$to" ]
+    "$esker" advise synth ior-strided -p 2 -n 40 -r 8K --file-per-process -o "$trace" >/dev/null
+    if ranks "$mpi" "$esker" advise replay "$trace" "mpiio:$to" --collective 2>"$scratch/said"; then
+        echo "test_mpi: $mpi made different calls of ranks collective" >&2
+        exit 1
+    fi
+    grep -q 'call 1 of rank 1 is not that of rank 0' "$scratch/said"
+    "$esker" advise cleanup "mpiio:$to" >/dev/null || true
+    [ ! -e "$to" ]
+}
+
 # refuse_launcher MPI DIRECTORY LAUNCHER: ranks that the launcher of another MPI has started fail.
 refuse_launcher() {
     local mpi=$1 esker=$2/esker launcher=$3 ranks=2
@@ -192,6 +233,7 @@ for mpi in openmpi mpich; do
         "$target/$mpi/examples/mpiio_conformance" "$scratch" $mode
     done
     measure_files "$mpi" "$target/$mpi"
+    replay_traces "$mpi" "$target/$mpi"
 done
 if [ -z "$rates" ]; then
     refuse_launcher openmpi "$target/openmpi" mpich

@@ -118,6 +118,7 @@ pub fn resume(store: &SharedStore) -> esker_base::Result<Tree> {
             ..TreeOptions::default()
         },
         sync_dependencies: Arc::new(|| Ok(())),
+        log_companion: None,
         heartbeat: None,
     };
     Tree::resume(setup, SET, None, &mut |_| Ok(true))

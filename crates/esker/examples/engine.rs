@@ -25,6 +25,7 @@ fn setup(store: &SharedStore) -> TreeSetup {
         options: TreeOptions { durability: Durability::Always, ..TreeOptions::default() },
         // Records that refer to data elsewhere sync that first; these do not.
         sync_dependencies: Arc::new(|| Ok(())),
+        log_companion: None,
         heartbeat: None,
     }
 }

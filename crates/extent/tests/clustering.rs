@@ -67,6 +67,7 @@ impl Subject {
             clock: Arc::new(SystemClock),
             options,
             sync_dependencies: Arc::new(|| Ok(())),
+            log_companion: None,
             heartbeat: None,
         };
         let tree = Tree::create(setup, SET, Manifest::new(vec![], 0)).expect("a fresh set");

@@ -36,6 +36,7 @@ fn setup(store: &SharedStore, durability: Durability) -> TreeSetup {
         clock: Arc::new(SystemClock),
         options,
         sync_dependencies: Arc::new(|| Ok(())),
+        log_companion: None,
         heartbeat: None,
     }
 }

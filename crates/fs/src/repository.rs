@@ -23,6 +23,7 @@ use crate::names::{self, PublishedName};
 use crate::retention::condemn;
 use crate::retention::provisional_markers::ProvisionalMarkers;
 use crate::retention::session_marker;
+use crate::session::create_progress::CreateProgress;
 use crate::session::set_ids::SetIds;
 use crate::session::{Session, SessionOptions};
 use crate::stack::identity::Identity;
@@ -191,9 +192,10 @@ impl Repository {
         manifest.has_own_identities = options.own_identities;
         manifest.properties.clone_from(&options.properties);
         let data = Arc::new(DataLogs::new(self.store().clone(), set, manifest.epoch << 32));
-        let create = || Tree::create_drawn(self.setup(&options, &data), set, manifest);
+        let creates = Arc::<CreateProgress>::default();
+        let create = || Tree::create_drawn(self.setup(&options, &data, &creates), set, manifest);
         let (tree, ()) = concurrent::try_join(store, create, || self.warm_root(&stack))?;
-        let session = self.session(stack, tree, data, &options)?;
+        let session = self.session(stack, tree, (data, creates), &options)?;
         markers.keep();
         Ok(session)
     }
@@ -273,9 +275,11 @@ impl Repository {
             LogContent::Family(_, operation) => self.has_bytes(set, logged_runs(operation), &data),
             _ => Ok(true),
         };
-        let tree = Tree::resume(self.setup(options, &data), set, Some(manifest), &mut has_all)?;
+        let creates = Arc::<CreateProgress>::default();
+        let setup = self.setup(options, &data, &creates);
+        let tree = Tree::resume(setup, set, Some(manifest), &mut has_all)?;
         data.number_from(tree.manifest().epoch << 32);
-        let session = self.session(stack, tree, data, options)?;
+        let session = self.session(stack, tree, (data, creates), options)?;
         session.seal_taken_over()?;
         Ok(session)
     }
@@ -284,20 +288,25 @@ impl Repository {
         &self,
         stack: Vec<Arc<BaseSet>>,
         tree: Tree,
-        data: Arc<DataLogs>,
+        (data, creates): (Arc<DataLogs>, Arc<CreateProgress>),
         options: &SessionOptions,
     ) -> Result<Session> {
         let layers = LayerStack::new(self.source.clone(), stack, Some(tree));
         let namespace = Namespace::new(layers, options.identity.clone())?;
         let durability = options.tree.durability;
         let clocks = (self.clock.clone(), self.set_ids.clone());
-        let session = Session::new(namespace, data, durability, clocks);
+        let session = Session::new(namespace, (data, creates), durability, clocks);
         session.make_root(&options.new_root)?;
         Ok(session)
     }
 
-    fn setup(&self, options: &SessionOptions, data: &Arc<DataLogs>) -> TreeSetup {
-        let data = data.clone();
+    fn setup(
+        &self,
+        options: &SessionOptions,
+        data: &Arc<DataLogs>,
+        creates: &Arc<CreateProgress>,
+    ) -> TreeSetup {
+        let (data, creates, clock) = (data.clone(), creates.clone(), self.clock.clone());
         TreeSetup {
             schema: &INODE,
             family: &ExtentFamily,
@@ -305,6 +314,7 @@ impl Repository {
             clock: self.clock.clone(),
             options: options.tree.clone(),
             sync_dependencies: Arc::new(move || data.sync()),
+            log_companion: Some(Arc::new(move |put| creates.pass(&*clock, put))),
             heartbeat: options.heartbeat.clone(),
         }
     }

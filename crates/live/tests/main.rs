@@ -19,6 +19,7 @@ mod metrics;
 mod open_file_limits;
 mod open_files;
 mod raw_client;
+mod repeated_creates;
 mod repeated_makes;
 mod requests;
 mod seat_crashes;

@@ -31,7 +31,7 @@ fn row<'a>(key: &'a [u8], value: &'a [u8]) -> Row<'a> {
 }
 
 fn insert(tree: &Tree, row: &Row) -> Result<Option<u64>> {
-    tree.insert(&mut row.clone(), |_, _| {})
+    tree.insert(&mut row.clone(), |_, _| {}, || {})
 }
 
 fn update(tree: &Tree, row: &Row) -> Result<()> {

@@ -245,7 +245,7 @@ fn assert_fenced(kind: Kind) {
 /// Makes `key` as a file is created; returns false if it exists.
 fn make(tree: &Tree, key: &[u8], value: &[u8]) -> Result<bool> {
     let mut row = record::row(key, value);
-    if tree.insert(&mut row, |_, _| {})?.is_some() {
+    if tree.insert(&mut row, |_, _| {}, || {})?.is_some() {
         return Ok(true);
     }
     tree.update([record::key(key)], None, |[old], batch| {

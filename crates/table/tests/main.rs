@@ -12,6 +12,7 @@ mod golden;
 mod golden_document;
 mod heartbeat;
 mod hostile;
+mod log_companion;
 mod model;
 mod outgrown;
 mod paid_merges;

@@ -28,6 +28,7 @@ fn setup(store: &SharedStore, options: TreeOptions) -> TreeSetup {
         clock: Arc::new(SystemClock),
         options,
         sync_dependencies: Arc::new(|| Ok(())),
+        log_companion: None,
         heartbeat: None,
     }
 }

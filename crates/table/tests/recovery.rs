@@ -21,7 +21,7 @@ fn store() -> SharedStore {
 
 /// Inserts a key that has a record: the operation takes a number, and is abandoned.
 fn give_up_an_insert(tree: &Tree, key: &[u8]) {
-    let inserted = tree.insert(&mut record::row(key, b"again"), |_, _| {}).expect("insert");
+    let inserted = tree.insert(&mut record::row(key, b"again"), |_, _| {}, || {}).expect("insert");
     assert_eq!(inserted, None);
 }
 
@@ -34,7 +34,7 @@ fn a_sync_after_a_takeover_of_operations_that_were_given_up_survives_the_next_on
     for durability in [Durability::Async, Durability::Always] {
         let store = store();
         let tree = create(&store, options(durability, false)).expect("create");
-        let inserted = tree.insert(&mut record::row(b"a", b"1"), |_, _| {}).expect("insert");
+        let inserted = tree.insert(&mut record::row(b"a", b"1"), |_, _| {}, || {}).expect("insert");
         assert!(inserted.is_some());
         tree.flush().expect("flush");
         give_up_an_insert(&tree, b"a");

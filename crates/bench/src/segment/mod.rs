@@ -134,6 +134,7 @@ fn setup(store: &SharedStore, options: &TreeOptions) -> TreeSetup {
         clock: Arc::new(SystemClock),
         options: options.clone(),
         sync_dependencies: Arc::new(|| Ok(())),
+        log_companion: None,
         heartbeat: None,
     }
 }

@@ -6,7 +6,7 @@
 //! Otherwise an update looks at the records first, and puts nothing if the name is taken.
 
 use esker_base::Result;
-use esker_table::schema::Key;
+use esker_table::schema::{Key, Row};
 
 use crate::inode::{FileId, Inode, column, key};
 use crate::session::{NameState, Session, exists, put};
@@ -89,11 +89,13 @@ impl Session {
             } else if !*is_identified {
                 inode.id = self.new_dir_id(dir, 0, name).0;
             }
-            let inserted = self.tree().insert(&mut inode.row(key), |seq, row| {
+            let complete = |seq, row: &mut Row| {
                 if is_numbered {
                     row.ints[column::ID_LOW] = seq;
                 }
-            })?;
+            };
+            let mut row = inode.row(key);
+            let inserted = self.tree().insert(&mut row, complete, || self.count_created())?;
             if let Some(seq) = inserted {
                 inode.seq = seq;
                 inode.id |= if is_numbered { u128::from(seq) } else { 0 };
@@ -133,6 +135,7 @@ impl Session {
                 };
             }
             put(batch, key, inode);
+            self.count_created();
             Ok(true)
         })
     }

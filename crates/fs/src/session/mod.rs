@@ -7,6 +7,7 @@
 //! remove directories take it exclusively, before any lock of the tree.
 //! Crash guarantees: docs/guide/durability.md. Times of directories are lazy (`dir_times.rs`).
 
+pub mod create_progress;
 mod dir_times;
 mod durability;
 pub mod hold;
@@ -36,6 +37,7 @@ use crate::data::DataLogs;
 use crate::file::SharedLogs;
 use crate::inode::timestamp;
 use crate::inode::{DirId, FileKind, Inode, NameKind, identity_root, key};
+use crate::session::create_progress::CreateProgress;
 use crate::stack::dir::{Dir, DirNode};
 use crate::stack::identity::Identity;
 use crate::stack::layers::LowerRecords;
@@ -139,12 +141,15 @@ pub struct Session {
     shared: Arc<SharedSession>,
     /// The record of requests that each change through this handle carries.
     pub(crate) attached: Option<AttachedRecord>,
+    /// The item to which its creates belong, while they are tracked.
+    created_item: Option<u16>,
 }
 
 /// State of a session that its handles for several users share.
 #[derive(Debug)]
 struct SharedSession {
     data: Arc<DataLogs>,
+    creates: Arc<CreateProgress>,
     durability: Durability,
     clock: Arc<dyn Clock>,
     set_ids: Arc<SetIds>,
@@ -169,7 +174,7 @@ struct SharedSession {
 impl Session {
     pub(crate) fn new(
         namespace: Namespace,
-        data: Arc<DataLogs>,
+        (data, creates): (Arc<DataLogs>, Arc<CreateProgress>),
         durability: Durability,
         (clock, set_ids): (Arc<dyn Clock>, Arc<SetIds>),
     ) -> Self {
@@ -178,6 +183,7 @@ impl Session {
         let identity_root = identity_root(tree.set(), &tree.manifest());
         let shared = SharedSession {
             data,
+            creates,
             durability,
             clock,
             set_ids,
@@ -189,7 +195,7 @@ impl Session {
             identity_root,
             unreleased: Mutex::default(),
         };
-        Self { namespace, shared: Arc::new(shared), attached: None }
+        Self { namespace, shared: Arc::new(shared), attached: None, created_item: None }
     }
 
     /// Returns the same session for another user, whose permissions apply to operations through
@@ -199,7 +205,7 @@ impl Session {
     #[must_use]
     pub fn acting_as(&self, identity: Identity) -> Self {
         let (namespace, shared) = (self.namespace.acting_as(identity), self.shared.clone());
-        Self { namespace, shared, attached: None }
+        Self { namespace, shared, attached: None, created_item: None }
     }
 
     /// The file system that the session shows: its changes, above what it builds on.
@@ -249,7 +255,8 @@ impl Session {
     }
 
     /// Number of this writer among those of the change set.
-    pub(crate) fn epoch(&self) -> u64 {
+    #[must_use]
+    pub fn epoch(&self) -> u64 {
         self.tree().manifest().epoch
     }
 

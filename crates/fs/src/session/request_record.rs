@@ -6,8 +6,8 @@
 //! replaces the record as part of the same operation, so that a crash keeps both or neither.
 //! Records are files of a directory that no path leads to, so a squash drops them.
 //! Invariant: operations that make, remove or move names have one update that decides them, and
-//! that one carries the record. Changes of attributes and content may have several; their record is
-//! put after them ([`Session::put_request`]).
+//! that one carries the record. So do changes of attributes and content, which have one update of
+//! their inode. Plain creates are tracked instead (`create_progress`).
 
 use std::ops::ControlFlow;
 
@@ -16,6 +16,7 @@ use esker_table::schema::{Key, RowBuffer};
 use esker_table::tree::{CurrentRow, WriteBatch};
 
 use crate::inode::{DirId, FileKind, Inode, NameKind, key};
+use crate::session::create_progress::RecordOfItem;
 use crate::session::{Session, put};
 use crate::stack::dir::DirNode;
 use crate::stack::list::DirCursor;
@@ -37,11 +38,19 @@ pub struct RequestRecord {
 #[derive(Clone, Debug)]
 pub(crate) struct AttachedRecord {
     name: String,
-    inode: Inode,
+    pub(super) inode: Inode,
 }
 
 impl AttachedRecord {
-    fn key(&self) -> Key<'_> {
+    pub(super) fn new(record: &RequestRecord, now_ns: i64) -> Self {
+        let mut inode = Inode::new(NameKind::Is(FileKind::File), 0o600, now_ns);
+        inode.id = u128::from(record.client);
+        inode.size = record.content.len() as u64;
+        inode.content.clone_from(&record.content);
+        Self { name: record_name(record.client), inode }
+    }
+
+    pub(super) fn key(&self) -> Key<'_> {
         key(DirId::REQUESTS, self.name.as_bytes())
     }
 }
@@ -55,6 +64,30 @@ impl Session {
     pub fn attach_request(&mut self, record: Option<&RequestRecord>) -> Result<()> {
         self.attached = record.map(|record| self.attachable(record)).transpose()?;
         Ok(())
+    }
+
+    /// Makes the log carry what `record` returns with the files that this handle creates from now
+    /// on, each as the item of [`Session::set_created_item`]; `None` ends that. Only one handle of a
+    /// session may track its creates at a time. Cost: no store request.
+    pub fn track_creates(&self, record: Option<RecordOfItem>) {
+        match record {
+            Some(record) => self.shared.creates.begin(record),
+            None => self.shared.creates.end(),
+        }
+    }
+
+    /// Sets the item of the request to which files created through this handle belong from now on;
+    /// `None` if they belong to none.
+    pub fn set_created_item(&mut self, item: Option<u16>) {
+        self.created_item = item;
+    }
+
+    /// Counts the creation of a file, under the lock of the shard that has it.
+    #[inline]
+    pub(crate) fn count_created(&self) {
+        if let Some(item) = self.created_item {
+            self.shared.creates.created(item);
+        }
     }
 
     /// Puts `record` as a change of its own. It survives a crash only if all changes made before
@@ -123,11 +156,7 @@ impl Session {
             let what = format!("a record of requests of {} bytes", record.content.len());
             return Err(Error::new(Kind::TooLarge, what));
         }
-        let mut inode = Inode::new(NameKind::Is(FileKind::File), 0o600, self.now_ns());
-        inode.id = u128::from(record.client);
-        inode.size = record.content.len() as u64;
-        inode.content.clone_from(&record.content);
-        Ok(AttachedRecord { name: record_name(record.client), inode })
+        Ok(AttachedRecord::new(record, self.now_ns()))
     }
 
     /// Updates records like [`esker_table::tree::Tree::update`], with the attached record of

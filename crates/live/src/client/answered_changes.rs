@@ -37,12 +37,13 @@ pub(super) struct AnsweredChanges {
 }
 
 impl AnsweredChanges {
-    /// Counts the answer to `request`.
+    /// Counts the answer to `request`, which waited until everything before survived power loss if
+    /// `is_durable`: a server in a full store does not keep a change waiting that had no room.
     ///
     /// # Errors
     /// `DeviceFailed` for a sync, once, if changes before it may be lost.
-    pub fn count(&mut self, request: &PendingRequest) -> Result<()> {
-        if request.is_durable() {
+    pub fn count(&mut self, request: &PendingRequest, is_durable: bool) -> Result<()> {
+        if is_durable {
             self.synced = self.answered;
         } else if request.is_change() {
             self.answered += 1;

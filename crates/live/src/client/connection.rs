@@ -198,7 +198,7 @@ impl LiveConnection {
         }
         let number = self.next_number;
         self.next_number += 1;
-        let pending = PendingRequest::new(number, request);
+        let pending = PendingRequest::new(number, request, SystemClock.monotonic_ns());
         let answered_below = self.pending.front().map_or(number, |oldest| oldest.number);
         pending.put(&mut self.send, answered_below);
         self.pending.push_back(pending);
@@ -492,8 +492,9 @@ impl LiveConnection {
             self.broke_ns = None;
             self.is_noticed = false;
             self.heard_ns = SystemClock.monotonic_ns();
+            let is_durable = request.is_durable() && header.flags.is_durable;
             let answer = Answer::new(header, bytes);
-            let answer = self.changes.count(&request).map(|()| answer);
+            let answer = self.changes.count(&request, is_durable).map(|()| answer);
             self.put_answer(header.number, answer);
         }
         self.received.drain(..at);

@@ -13,7 +13,10 @@ use esker_base::wire::WireInput;
 use esker_base::{Error, Kind, Random, Result};
 use esker_fs::stack::identity::Identity;
 use esker_table::manifest::SetId;
-use rustix::net::sockopt::socket_peercred;
+use rustix::net::sockopt::{
+    set_socket_keepalive, set_tcp_keepidle, set_tcp_keepintvl, set_tcp_user_timeout,
+    socket_peercred,
+};
 
 use crate::proof::UserSecret;
 use crate::server_address::ServerAddress;
@@ -24,6 +27,10 @@ use crate::wire::{
 
 /// Time that a server has for each step of a handshake: after that, another may have taken over.
 const STEP_PATIENCE: Duration = Duration::from_secs(1);
+/// Time without a sign of the server after which the kernel asks for one, and then asks again.
+const KEEPALIVE_PAUSE: Duration = Duration::from_secs(5);
+/// Time without an acknowledgement after which a connection is lost.
+const LOSS_PATIENCE: Duration = Duration::from_secs(20);
 /// Time to open a TCP connection.
 const CONNECT_PATIENCE: Duration = Duration::from_secs(5);
 
@@ -107,6 +114,7 @@ impl Endpoint {
         }
         let stream = connected.map_err(failed)?;
         stream.set_nodelay(true).map_err(failed)?;
+        notice_loss(&stream).map_err(|errno| failed(errno.into()))?;
         for set in [TcpStream::set_read_timeout, TcpStream::set_write_timeout] {
             set(&stream, Some(STEP_PATIENCE)).map_err(failed)?;
         }
@@ -183,6 +191,15 @@ fn refusal(payload: &[u8], peer: &str) -> Error {
 /// The server at `address`, in words.
 fn server_at(address: &ServerAddress) -> String {
     format!("the server on {} (process {})", address.host, address.pid)
+}
+
+/// Makes the loss of the other side end the connection, even while nothing is sent.
+fn notice_loss(stream: &TcpStream) -> rustix::io::Result<()> {
+    set_socket_keepalive(stream, true)?;
+    set_tcp_keepidle(stream, KEEPALIVE_PAUSE)?;
+    set_tcp_keepintvl(stream, KEEPALIVE_PAUSE)?;
+    let loss_ms = u32::try_from(LOSS_PATIENCE.as_millis()).expect("less than a minute");
+    set_tcp_user_timeout(stream, loss_ms)
 }
 
 fn unreachable(error: io::Error, peer: &str) -> Error {

@@ -10,6 +10,7 @@ use esker_fs::stack::identity::Identity;
 use esker_fs::stack::namespace::FollowLinks;
 use esker_table::manifest::SetId;
 
+use super::PATIENCE_MAX;
 use super::live_dir::{LiveDir, LiveFile, SeatPlace};
 use crate::wire::{
     AttributeRequest, CHANGE_ITEMS_MAX, FRAME_BYTES_MAX, FRAME_HEADER_BYTES, FrameHeader,
@@ -513,14 +514,23 @@ impl Request {
 pub(super) struct PendingRequest {
     pub number: u64,
     request: Request,
+    /// When it got its number, by the monotonic clock.
+    begun_ns: u64,
     repeats: u32,
     /// True once it was sent on an earlier connection.
     is_repeated: bool,
 }
 
 impl PendingRequest {
-    pub fn new(number: u64, request: Request) -> Self {
-        Self { number, request, repeats: 0, is_repeated: false }
+    pub fn new(number: u64, request: Request, begun_ns: u64) -> Self {
+        Self { number, request, begun_ns, repeats: 0, is_repeated: false }
+    }
+
+    /// True if a server may have forgotten by `now_ns` whether it has carried the request out. A
+    /// server remembers a client for longer after it has lost its connection.
+    pub fn may_be_forgotten(&self, now_ns: u64) -> bool {
+        let age_ns = now_ns.saturating_sub(self.begun_ns);
+        self.is_change() && u128::from(age_ns) > PATIENCE_MAX.as_nanos()
     }
 
     /// The directories that the server must have open.

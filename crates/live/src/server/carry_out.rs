@@ -55,6 +55,8 @@ pub(super) struct ClientSession<'a> {
     lacking: BTreeSet<u64>,
     /// True if the change under way was sent before, to this server or another.
     is_repeated: bool,
+    /// The record for the change under way, unless that is in memory alone.
+    unattached: Option<RequestRecord>,
     /// Identifies the freezes of this connection.
     freeze: u64,
     /// The change under way, if other seats were asked to do their part of it.
@@ -170,6 +172,7 @@ impl<'a> ClientSession<'a> {
             files,
             lacking,
             is_repeated: false,
+            unattached: None,
             freeze: served.freeze().draw_holder(),
             prepared_request: None,
             prepared: BTreeMap::new(),
@@ -318,7 +321,10 @@ impl<'a> ClientSession<'a> {
                 let record = known.window.record();
                 if let Err(error) = self.session.put_request(&record) {
                     check_goes_on(&error)?;
+                    // The log goes on carrying it until the next creates.
                     self.served.commit().owed_records().add(record);
+                } else {
+                    self.session.track_creates(None);
                 }
                 Ok(())
             }

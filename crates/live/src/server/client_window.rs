@@ -38,23 +38,29 @@ pub(super) struct ItemPosition {
     pub item: u16,
 }
 
-/// The requests of one client.
-#[derive(Debug)]
-pub(super) struct ClientWindow {
+/// What is recorded of the requests of one client.
+#[derive(Clone, Debug)]
+pub(super) struct RequestProgress {
     client: u64,
     /// The user of the client: another cannot continue its requests.
     uid: u32,
     /// A random number of this registration: what a client that reuses a number makes is not what its
     /// predecessor made.
     nonce: u64,
-    /// True if a record has the nonce.
-    is_recorded: bool,
     /// The client has all answers below this number.
     answered_below: u64,
     /// The position after the last item that was carried out or failed.
     end: ItemPosition,
     /// Items before `end`, of requests the client may repeat, that failed.
     failed: BTreeSet<ItemPosition>,
+}
+
+/// The requests of one client.
+#[derive(Debug)]
+pub(super) struct ClientWindow {
+    progress: RequestProgress,
+    /// True if a record has the nonce.
+    is_recorded: bool,
     /// Answers to changes that the client may not have, by the number of the request.
     answers: BTreeMap<u64, Vec<u8>>,
     answer_bytes: usize,
@@ -63,32 +69,29 @@ pub(super) struct ClientWindow {
 impl ClientWindow {
     /// The window of a new client of the user `uid`, with a random `nonce`.
     pub fn new(client: u64, uid: u32, nonce: u64) -> Self {
-        Self {
-            client,
-            uid,
-            nonce,
-            is_recorded: false,
-            answered_below: 1,
-            end: ItemPosition::default(),
-            failed: BTreeSet::new(),
-            answers: BTreeMap::new(),
-            answer_bytes: 0,
-        }
+        let (end, failed) = (ItemPosition::default(), BTreeSet::new());
+        let progress = RequestProgress { client, uid, nonce, answered_below: 1, end, failed };
+        Self { progress, is_recorded: false, answers: BTreeMap::new(), answer_bytes: 0 }
+    }
+
+    /// What is recorded.
+    pub fn progress(&self) -> &RequestProgress {
+        &self.progress
     }
 
     /// The client has all answers below this number.
     pub fn answered_below(&self) -> u64 {
-        self.answered_below
+        self.progress.answered_below
     }
 
     /// The user of the client.
     pub fn uid(&self) -> u32 {
-        self.uid
+        self.progress.uid
     }
 
     /// The random number of the registration.
     pub fn nonce(&self) -> u64 {
-        self.nonce
+        self.progress.nonce
     }
 
     /// True if a record has the nonce. One must precede the client's first change.
@@ -123,33 +126,13 @@ impl ClientWindow {
         while input.left() > 0 {
             failed.insert(ItemPosition { number: input.varint()?, item: input.u16()? });
         }
-        let answers = BTreeMap::new();
-        Ok(Self {
-            client,
-            uid,
-            nonce,
-            is_recorded: true,
-            answered_below,
-            end,
-            failed,
-            answers,
-            answer_bytes: 0,
-        })
+        let progress = RequestProgress { client, uid, nonce, answered_below, end, failed };
+        Ok(Self { progress, is_recorded: true, answers: BTreeMap::new(), answer_bytes: 0 })
     }
 
     /// Returns the record of the window.
     pub fn record(&self) -> RequestRecord {
-        let mut content = vec![VERSION];
-        content.extend_from_slice(&self.uid.to_le_bytes());
-        content.extend_from_slice(&self.nonce.to_le_bytes());
-        put_varint(&mut content, self.answered_below);
-        put_varint(&mut content, self.end.number);
-        content.extend_from_slice(&self.end.item.to_le_bytes());
-        for ItemPosition { number, item } in &self.failed {
-            put_varint(&mut content, *number);
-            content.extend_from_slice(&item.to_le_bytes());
-        }
-        RequestRecord { client: self.client, content }
+        self.progress.record()
     }
 
     /// Forgets answers below `number`, which the client has.
@@ -157,19 +140,20 @@ impl ClientWindow {
     /// # Errors
     /// `Invalid` if the client had said that it has fewer.
     pub fn has_answers_below(&mut self, number: u64) -> Result<()> {
-        if number < self.answered_below {
+        let progress = &mut self.progress;
+        if number < progress.answered_below {
             let what = format!(
                 "request {number} arrives after the answers below {} did",
-                self.answered_below
+                progress.answered_below
             );
             return Err(Error::new(Kind::Invalid, what));
         }
-        self.answered_below = number;
+        progress.answered_below = number;
+        progress.failed = progress.failed.split_off(&ItemPosition { number, item: 0 });
         while let Some(oldest) = self.answers.first_entry().filter(|oldest| *oldest.key() < number)
         {
             self.answer_bytes -= oldest.remove().len();
         }
-        self.failed = self.failed.split_off(&ItemPosition { number, item: 0 });
         Ok(())
     }
 
@@ -186,14 +170,15 @@ impl ClientWindow {
 
     /// True if the item at `position` was carried out.
     pub fn is_done(&self, position: ItemPosition) -> bool {
-        position < self.end && !self.failed.contains(&position)
+        position < self.progress.end && !self.progress.failed.contains(&position)
     }
 
     /// True if there is no room for the failures of request `number` of `items` in a record, or for
     /// its answer.
     pub fn is_full(&self, number: u64, items: u16) -> bool {
         let own = ItemPosition { number, item: 0 }..=ItemPosition { number, item: u16::MAX };
-        let others = self.failed.len() - self.failed.range(own).count();
+        let failed = &self.progress.failed;
+        let others = failed.len() - failed.range(own).count();
         let failures = others + usize::from(items);
         failures * FAILURE_BYTES_MAX + RECORD_BYTES_MAX > REQUEST_RECORD_BYTES_MAX
             || self.answer_bytes > ANSWER_BYTES_MAX
@@ -201,11 +186,41 @@ impl ClientWindow {
 
     /// Records whether the item at `position` was carried out or failed.
     pub fn finish(&mut self, position: ItemPosition, is_done: bool) {
+        self.progress.finish(position, is_done);
+    }
+}
+
+impl RequestProgress {
+    fn finish(&mut self, position: ItemPosition, is_done: bool) {
         self.end = self.end.max(after(position));
         match is_done {
             true => self.failed.remove(&position),
             false => self.failed.insert(position),
         };
+    }
+
+    /// The record.
+    pub fn record(&self) -> RequestRecord {
+        let mut content = vec![VERSION];
+        content.extend_from_slice(&self.uid.to_le_bytes());
+        content.extend_from_slice(&self.nonce.to_le_bytes());
+        put_varint(&mut content, self.answered_below);
+        put_varint(&mut content, self.end.number);
+        content.extend_from_slice(&self.end.item.to_le_bytes());
+        for ItemPosition { number, item } in &self.failed {
+            put_varint(&mut content, *number);
+            content.extend_from_slice(&item.to_le_bytes());
+        }
+        RequestRecord { client: self.client, content }
+    }
+
+    /// The record that also counts the items from `first` to the one numbered `last` as done.
+    pub fn record_with(&self, first: ItemPosition, last: Option<u16>) -> RequestRecord {
+        let mut progress = self.clone();
+        for item in last.into_iter().flat_map(|last| first.item..=last) {
+            progress.finish(ItemPosition { item, ..first }, true);
+        }
+        progress.record()
     }
 }
 
@@ -238,7 +253,7 @@ mod tests {
         assert!(!not_done.into_iter().any(|position| next.is_done(position)));
         // Repeated, the item that failed succeeds.
         next.finish(at(3, 1), true);
-        assert!(next.is_done(at(3, 1)) && next.end == at(3, 3));
+        assert!(next.is_done(at(3, 1)) && next.progress.end == at(3, 3));
         next.has_answers_below(4).expect("in order");
         assert_eq!(next.has_answers_below(3).unwrap_err().kind(), Kind::Invalid);
     }
@@ -263,7 +278,7 @@ mod tests {
         }
         let record = window.record();
         assert!(record.content.len() <= REQUEST_RECORD_BYTES_MAX);
-        assert!(window.failed.len() > 1000);
+        assert!(window.progress.failed.len() > 1000);
         for length in 0..28 {
             let content = record.content[..length].to_vec();
             let cut = ClientWindow::of_record(&RequestRecord { client: 1, content });

@@ -171,7 +171,7 @@ impl LiveServer {
         if may_live || options.session.take_over {
             std::thread::sleep(LEASE + LEASE / 10);
         }
-        let epoch = Manifest::load(store, set)?.epoch;
+        let epoch = session.epoch();
         // No other server came between.
         let follows_orderly_end = is_released && Some(epoch) == manifest.epoch.checked_add(1);
         let open_files = OpenFileLimits::new(rustix::process::geteuid().as_raw());

@@ -130,7 +130,7 @@ mod tests {
 
     fn is_inserted(tree: &Tree, number: u32) -> Result<bool> {
         let key = number.to_be_bytes();
-        Ok(tree.insert(&mut record::row(&key, b"made"), |_, _| {})?.is_some())
+        Ok(tree.insert(&mut record::row(&key, b"made"), |_, _| {}, || {})?.is_some())
     }
 
     fn records(tree: &Tree) -> Result<usize> {

@@ -178,6 +178,7 @@ impl TreeShared {
             log.prepare()?;
         }
         let mut shards = self.lock_shards();
+        self.put_companion(&mut shards);
         let mut family = self.family_memtable.lock();
         let last_seq = self.next_seq.load(Ordering::Acquire) - 1;
         let mut taken = Vec::with_capacity(shards.len());

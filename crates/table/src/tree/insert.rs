@@ -25,6 +25,7 @@ impl Tree {
     /// Puts a row, in readable form, if certainly no record of its key exists, not even a
     /// tombstone; `complete` fills in the fields that depend on the operation's number. Returns
     /// that number, or `None` if there may be a record: the caller then needs [`Tree::update`].
+    /// `inserted` is called once the row is put, and before the log can be written with it.
     ///
     /// Once it returns, the row survives crashes as the tree's durability promises. Cost: no store
     /// request but a share of a log write and, without a background thread, an occasional flush.
@@ -36,6 +37,7 @@ impl Tree {
         &self,
         row: &mut Row,
         complete: impl FnOnce(u64, &mut Row),
+        inserted: impl FnOnce(),
     ) -> Result<Option<u64>> {
         let inner = &*self.inner;
         inner.check_writable()?;
@@ -61,6 +63,9 @@ impl Tree {
             if let Some(probe) = &probe {
                 log.row(schema, row, Some(&mut rows.group_mut(probe).logged));
             }
+        }
+        if probe.is_some() {
+            inserted();
         }
         let log_full = log.pending().len() >= SHARD_LOG_BYTES;
         if grown_bytes > 0 {

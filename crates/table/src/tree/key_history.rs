@@ -101,7 +101,7 @@ mod tests {
     fn inserted(tree: &Tree, numbers: std::ops::Range<u64>) -> usize {
         let is_inserted = |number: &u64| {
             let key = number.to_be_bytes();
-            tree.insert(&mut record::row(&key, b""), |_, _| {}).expect("memory").is_some()
+            tree.insert(&mut record::row(&key, b""), |_, _| {}, || {}).expect("memory").is_some()
         };
         numbers.filter(is_inserted).count()
     }

@@ -58,8 +58,8 @@ pub use update::{CurrentRow, WriteBatch};
 
 use crate::family::{Family, FamilyMemtable};
 use crate::manifest::{Manifest, SetId};
-use crate::memtable::{ArenaPool, FrozenMemtable, Shard};
-use crate::schema::Schema;
+use crate::memtable::{ArenaPool, FrozenMemtable, Shard, shard_of};
+use crate::schema::{Row, Schema};
 use crate::tables::{SortedRun, TableRuns, TableSource};
 use crate::wal::ShardLog;
 use backlog::FlushBacklog;
@@ -75,6 +75,11 @@ use version::TreeVersion;
 
 /// Makes the data that records refer to, such as file contents, durable.
 pub type SyncDependencies = Arc<dyn Fn() -> Result<()> + Send + Sync>;
+
+/// Passes a row in readable form, if there is one, that describes the operations under way. It is
+/// put whenever the log is written or the memtable frozen, so that no part of these operations
+/// survives without it. Called while no operation can be put: it must not use the tree.
+pub type LogCompanion = Arc<dyn Fn(&mut dyn FnMut(&Row)) + Send + Sync>;
 
 /// Ends the writing of a tree, for the reason that it receives.
 pub type TreeStopper = Box<dyn Fn(&str) + Send + Sync>;
@@ -101,11 +106,12 @@ pub type TreeStopper = Box<dyn Fn(&str) + Send + Sync>;
 ///     clock: Arc::new(SystemClock),
 ///     options: TreeOptions { durability: Durability::Always, ..TreeOptions::default() },
 ///     sync_dependencies: Arc::new(|| Ok(())),
+///     log_companion: None,
 ///     heartbeat: None,
 /// };
 /// let tree = Tree::create(setup(), SetId(1), Manifest::new(vec![], 0))?;
 /// // A key that certainly has no record is inserted; any other is updated.
-/// assert!(tree.insert(&mut record::row(b"key", b"value"), |_, _| {})?.is_some());
+/// assert!(tree.insert(&mut record::row(b"key", b"value"), |_, _| {}, || {})?.is_some());
 /// tree.update([record::key(b"key")], None, |[old], batch| {
 ///     assert_eq!(old.expect("inserted").strings[record::VALUE], b"value");
 ///     batch.put(&mut [record::row(b"key", b"other")]);
@@ -133,6 +139,7 @@ struct TreeShared {
     clock: Arc<dyn Clock>,
     options: TreeOptions,
     sync_dependencies: SyncDependencies,
+    log_companion: Option<LogCompanion>,
     shards: Box<[CachePadded<Mutex<LiveShard>>]>,
     /// The family that the tree hosts.
     family: &'static dyn Family,
@@ -387,6 +394,29 @@ impl TreeShared {
         self.shards.iter().map(|shard| shard.lock()).collect()
     }
 
+    /// Puts the row that describes the operations under way, if there is one.
+    fn put_companion(&self, shards: &mut [MutexGuard<'_, LiveShard>]) {
+        let Some(companion) = &self.log_companion else { return };
+        companion(&mut |row| {
+            let (schema, mut row) = (self.schema, *row);
+            let seq = self.next_seq.fetch_add(1, Ordering::AcqRel);
+            row.ints[schema.seq()] = seq;
+            schema.store(&mut row.ints);
+            let number = shard_of(schema.last_key_int(&row.ints));
+            let LiveShard { rows, log, .. } = &mut *shards[number];
+            let before = rows.bytes();
+            let probe = rows.locate_key(&schema.key(&row));
+            rows.put(&probe, &row);
+            if self.logs() {
+                log.start(seq, 1);
+                log.row(schema, &row, Some(&mut rows.group_mut(&probe).logged));
+            }
+            let grown_bytes = rows.bytes() - before;
+            self.active_bytes.fetch_add(grown_bytes, Ordering::Relaxed);
+            self.prefetch_targets[number].set(&shards[number]);
+        });
+    }
+
     /// Writes the pending operations of all shards to the log, and syncs it if `sync`. Returns the
     /// number below which all operations are written.
     fn write_log(&self, sync: bool) -> Result<u64> {
@@ -399,8 +429,17 @@ impl TreeShared {
         // taken.
         let below = self.next_seq.load(Ordering::Acquire);
         self.write_chunk(log)?;
-        for (number, shard) in self.shards.iter().enumerate() {
-            log.chunk.take(number, &mut shard.lock().log);
+        if self.log_companion.is_some() {
+            // All at once, so that the companion covers exactly what is taken.
+            let mut shards = self.lock_shards();
+            self.put_companion(&mut shards);
+            for (number, shard) in shards.iter_mut().enumerate() {
+                log.chunk.take(number, &mut shard.log);
+            }
+        } else {
+            for (number, shard) in self.shards.iter().enumerate() {
+                log.chunk.take(number, &mut shard.lock().log);
+            }
         }
         log.chunk.take_family(self.family_memtable.lock().pending());
         self.write_chunk(log)?;

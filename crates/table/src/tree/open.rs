@@ -16,8 +16,8 @@ use super::log::WriterLogs;
 use super::prefetch::PrefetchTargets;
 use super::read_cost::ReadCost;
 use super::{
-    FlushState, FlusherQueue, Heartbeat, LiveShard, SyncDependencies, Tree, TreeOptions,
-    TreeShared, TreeVersion,
+    FlushState, FlusherQueue, Heartbeat, LiveShard, LogCompanion, SyncDependencies, Tree,
+    TreeOptions, TreeShared, TreeVersion,
 };
 use crate::family::Family;
 use crate::manifest::{Manifest, SetId, SetState};
@@ -55,6 +55,8 @@ pub struct TreeSetup {
     pub options: TreeOptions,
     /// Called before records become durable: the data that they refer to must be durable first.
     pub sync_dependencies: SyncDependencies,
+    /// Put with each write of the log.
+    pub log_companion: Option<LogCompanion>,
     /// The heartbeat of the writer; `None` if it sends none.
     pub heartbeat: Option<Heartbeat>,
 }
@@ -215,6 +217,7 @@ impl Tree {
             clock: setup.clock,
             options: setup.options,
             sync_dependencies: setup.sync_dependencies,
+            log_companion: setup.log_companion,
             shards: (0..SHARDS)
                 .map(|number| LiveShard::new(setup.schema, number, chunks.clone()))
                 .map(|shard| CachePadded::new(Mutex::new(shard)))

@@ -403,7 +403,7 @@ mod tests {
         assert_eq!(inherited.references(), tree.older_sources().rows().references());
         let is_inserted = |number: u64| {
             let key = key(number);
-            tree.insert(&mut record::row(&key, b""), |_, _| {}).map(|seq| seq.is_some())
+            tree.insert(&mut record::row(&key, b""), |_, _| {}, || {}).map(|seq| seq.is_some())
         };
         assert!(!is_inserted(0)? && !is_inserted(RECORDS - 1)?);
         Ok(())

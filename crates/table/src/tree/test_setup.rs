@@ -20,6 +20,7 @@ pub(super) fn setup(store: &SharedStore, durability: Durability) -> TreeSetup {
         clock: Arc::new(ManualClock::new(1)),
         options: TreeOptions { durability, background: false, ..TreeOptions::default() },
         sync_dependencies: Arc::new(|| Ok(())),
+        log_companion: None,
         heartbeat: None,
     }
 }

@@ -83,6 +83,7 @@ impl LiveConnection {
         self.received.clear();
         self.send.clear();
         self.sent = 0;
+        self.fail_what_may_be_forgotten(clock.monotonic_ns());
         let answered_below = self.oldest();
         for request in &mut self.pending {
             request.move_to_new_connection();
@@ -100,6 +101,19 @@ impl LiveConnection {
             self.put_answer(request.number, Err(Error::new(why.kind(), what)));
         }
         self.is_unserved = true;
+    }
+
+    /// Fails changes that are too old to be repeated: a server that has forgotten the client would
+    /// carry them out again, over what others have done since.
+    fn fail_what_may_be_forgotten(&mut self, now_ns: u64) {
+        let lost = self.pending.iter().filter(|request| request.may_be_forgotten(now_ns));
+        let lost: Vec<u64> = lost.map(|request| request.number).collect();
+        self.pending.retain(|request| !request.may_be_forgotten(now_ns));
+        for number in lost {
+            let what = "the connection was lost for too long to repeat the request; whether it was \
+                        carried out is unknown";
+            self.put_answer(number, Err(Error::new(Kind::Unavailable, what)));
+        }
     }
 
     /// Fails requests that would not do the same when repeated.
@@ -120,7 +134,7 @@ impl LiveConnection {
 pub(super) fn open_directories(dirs: &[LiveDir], out: &mut Vec<u8>) {
     let is_root = |dir: &LiveDir| dir.id == DirId::ROOT;
     for dir in dirs.iter().filter(|dir| !is_root(dir) && dir.place.path.len() < PATH_BYTES_MAX) {
-        PendingRequest::new(0, Request::resolve(&dir.place, FollowLinks::Yes)).put(out, 0);
+        PendingRequest::new(0, Request::resolve(&dir.place, FollowLinks::Yes), 0).put(out, 0);
     }
 }
 

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Changes: requests that are carried out once, even if they arrive several times.
 //!
-//! The record of the client's requests (`client_window`) is part of each change that must not be
-//! repeated. Some changes may be repeated: a create finds its own file, and attributes and content
-//! get the same values again. The record of these follows at the end of the batch, before any
-//! change of another client, so a crash that loses it also loses everything that was changed later.
+//! The record of the client's requests (`client_window`) is part of each change: once its effect is
+//! seen, others may act on it, and done again it would undo what they did. Creates are many, so
+//! the log carries their record whenever it is written, as of the last create. Changes of open files
+//! are in memory alone, and are done again after a crash. At the end of a batch the record follows
+//! once more, for what was done without a change of the tree.
 
 use esker_base::wire::WireInput;
 use esker_base::{Error, Kind, Result};
@@ -23,8 +24,8 @@ use super::seat_directories::not_of_clients;
 use super::{ANSWER_BYTES_MAX, ChangeBatch, ClientSession, FrameRefusal, check_goes_on, take_name};
 use crate::server::client_window::{ClientWindow, ItemPosition, WINDOW_MAX};
 use crate::wire::{
-    AttributeRequest, CHANGE_ITEMS_MAX, FrameHeader, NamingOutcome, PATH_BYTES_MAX, RangeChange,
-    TRANSFER_BYTES_MAX, Verb, WriteMode, finish_frame, put_attributes, put_status, start_frame,
+    CHANGE_ITEMS_MAX, FrameHeader, NamingOutcome, PATH_BYTES_MAX, Verb, finish_frame,
+    put_attributes, put_status, start_frame,
 };
 
 impl ClientSession<'_> {
@@ -92,6 +93,8 @@ impl ClientSession<'_> {
             }
         };
         self.lacking.remove(&header.number);
+        // Its answer waits for nothing.
+        answer.flags.is_durable &= had_room;
         finish_frame(out, at, &answer);
         window.keep_answer(header.number, &out[at..]);
         Ok(had_room)
@@ -120,7 +123,7 @@ impl ClientSession<'_> {
         let positions = (0..header.items).map(|item| ItemPosition { number: header.number, item });
         let files = FileIds::new(self.served.set(), window, self.client, header.number);
         let text_bytes_max = ANSWER_BYTES_MAX / usize::from(header.items.max(1));
-        let mut dir = None;
+        let (mut dir, mut is_tracked) = (None, false);
         let mut failures = 0;
         let mut had_room = header.items == 0;
         for position in positions {
@@ -143,16 +146,21 @@ impl ClientSession<'_> {
                 dir = Some(self.directories.get(id).ok_or(FrameRefusal::LacksDirectory)?);
             }
             let dir = dir.as_ref().expect("found above");
+            if header.verb == Verb::Create && !std::mem::replace(&mut is_tracked, true) {
+                self.track_creates(window, position);
+            }
             let of = (dir, position.item, files.get(position.item));
             let outcome = self.carry_out_item((header.verb, position), of, window, &mut input)?;
             had_room |= outcome.as_ref().err().is_none_or(|error| error.kind() != Kind::NoSpace);
             if let Err(error) = &outcome {
                 window.finish(position, false);
+                // From the next one on: this one is not among those that were done.
+                is_tracked = false;
                 failures += 1;
                 check_goes_on(error)?;
             }
             if matches!(outcome, Ok(ItemEffect::InMemory | ItemEffect::Named(_))) {
-                // Another server has to carry it out again: it has no file open, or knows by itself.
+                // Another server carries it out again: it has no file open, or knows by itself.
                 window.finish(position, false);
             }
             put_status(out, &outcome, text_bytes_max);
@@ -171,6 +179,13 @@ impl ClientSession<'_> {
         Ok(ChangedItems { lacks_record, had_room })
     }
 
+    /// Makes the log carry a record with the files that are created from the item at `position` on.
+    fn track_creates(&self, window: &ClientWindow, position: ItemPosition) {
+        let progress = window.progress().clone();
+        let record = move |last| progress.record_with(position, last);
+        self.session.track_creates(Some(Box::new(record)));
+    }
+
     /// Carries out the item at `position`, which then counts as done.
     fn carry_out_item(
         &mut self,
@@ -184,10 +199,20 @@ impl ClientSession<'_> {
         match verb {
             Verb::Create => {
                 let (mode, name) = (take_mode(input)?, take_name(input)?);
-                let (dir, _, file) = of;
-                Ok(self.create(dir, (name, file), mode))
+                let (dir, item, file) = of;
+                self.session.set_created_item(Some(item));
+                let created = self.create(dir, (name, file), mode);
+                self.session.set_created_item(None);
+                Ok(created)
             }
-            // Repeating these has the same effect again, or finds it.
+            Verb::SetAttributes | Verb::Write | Verb::Allocate => {
+                self.unattached = Some(window.record());
+                let outcome = self.change_item(verb, of, input);
+                self.unattached = None;
+                self.attach_request(None)?;
+                outcome.inspect_err(|_| window.finish(position, false))
+            }
+            // Another server does these again, or knows by itself that they were done.
             verb if !carries_record(verb) => {
                 self.change_item(verb, of, input).inspect_err(|_| window.finish(position, false))
             }
@@ -235,9 +260,8 @@ impl ClientSession<'_> {
                 .unlink(dir, take_name(input)?)
                 .map(|removed| self.release_name_of(Some(&removed))),
             Verb::Link | Verb::Rename => return self.change_names(verb, dir, input),
-            Verb::SetAttributes => {
-                let file = NamedFile::take(input)?;
-                self.set_attributes(dir, &file, &AttributeRequest::take(input)?)
+            Verb::SetAttributes | Verb::Write | Verb::Allocate => {
+                return self.change_file(verb, dir, input);
             }
             Verb::SetXattr => {
                 let (file, attribute) = (NamedFile::take(input)?, take_name(input)?);
@@ -248,17 +272,6 @@ impl ClientSession<'_> {
             Verb::RemoveXattr => {
                 let (file, attribute) = (NamedFile::take(input)?, take_name(input)?);
                 self.change_xattr(dir, &file, (attribute, None))
-            }
-            Verb::Write => {
-                let (file, offset) = (NamedFile::take(input)?, input.varint()?);
-                let how = WriteMode::take(input)?;
-                let bytes = input.bytes(TRANSFER_BYTES_MAX, "bytes to write")?;
-                return Ok(self.write(dir, &file, (offset, bytes), how));
-            }
-            Verb::Allocate => {
-                let file = NamedFile::take(input)?;
-                let range = (input.varint()?, input.varint()?);
-                return Ok(self.allocate(dir, &file, range, RangeChange::take(input)?));
             }
             Verb::Open | Verb::Close => {
                 let done = self.open_or_close(verb, dir, &NamedFile::take(input)?);
@@ -539,9 +552,8 @@ fn is_of_file_alone(verb: Verb) -> bool {
     matches!(verb, Allocate | Close | Open | RemoveXattr | SetAttributes | SetXattr | Write)
 }
 
-/// True if each change of this kind must carry the record of its request: done twice, it would fail
-/// or do something else. The record of other changes follows them, before any change of another
-/// client.
+/// True if each change of this kind carries the record of its request, always. A record follows the
+/// others at the end of their batch.
 fn carries_record(verb: Verb) -> bool {
     use Verb::{Allocate, Close, Create, LinkAcross, NameSeatFile, Open, SetAttributes, Write};
     let has_own = matches!(verb, Create | SetAttributes | Write | Allocate | Open | Close);

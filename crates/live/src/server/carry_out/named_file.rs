@@ -20,10 +20,10 @@ use esker_fs::stack::identity::{EXECUTE, READ, WRITE};
 use esker_fs::session::Session;
 
 use super::changes::ItemEffect;
-use super::{ClientSession, take_name};
+use super::{ClientSession, FrameRefusal, take_name};
 use crate::server::client_files::ClientFile;
 use crate::server::open_file_limits::AdmittedFile;
-use crate::wire::{AttributeRequest, RangeChange, WriteMode};
+use crate::wire::{AttributeRequest, RangeChange, TRANSFER_BYTES_MAX, Verb, WriteMode};
 
 /// The file of an item: identity, or 0 for any, and name.
 #[derive(Clone, Copy)]
@@ -209,8 +209,49 @@ impl ClientSession<'_> {
         file.id != 0 && inode.uid == self.session.namespace().identity().uid
     }
 
+    /// Changes attributes or content of a file.
+    pub(super) fn change_file(
+        &mut self,
+        verb: Verb,
+        dir: &Dir,
+        input: &mut WireInput,
+    ) -> Result<Result<ItemEffect>, FrameRefusal> {
+        let file = NamedFile::take(input)?;
+        if verb == Verb::SetAttributes {
+            let request = AttributeRequest::take(input)?;
+            let is_open = self.attach_if_closed(dir, &file)?;
+            let changed = self.set_attributes(dir, &file, &request);
+            // A new size comes behind writes that are done again.
+            return Ok(changed.map(|()| match is_open && request.size.is_some() {
+                true => ItemEffect::InMemory,
+                false => ItemEffect::InTree,
+            }));
+        }
+        let offset = input.varint()?;
+        if verb == Verb::Allocate {
+            let (range, how) = ((offset, input.varint()?), RangeChange::take(input)?);
+            self.attach_if_closed(dir, &file)?;
+            return Ok(self.allocate(dir, &file, range, how));
+        }
+        let how = WriteMode::take(input)?;
+        let bytes = input.bytes(TRANSFER_BYTES_MAX, "bytes to write")?;
+        self.attach_if_closed(dir, &file)?;
+        Ok(self.write(dir, &file, (offset, bytes), how))
+    }
+
+    /// Makes the change of `file` carry the record of its request, unless this client has the file
+    /// open: the change is then in memory, and a crash may lose it. Returns whether it is open.
+    fn attach_if_closed(&mut self, dir: &Dir, file: &NamedFile) -> Result<bool> {
+        let is_open = matches!(self.find_file(dir, file), Ok(FilePlace::Open(_)));
+        if !is_open {
+            let record = self.unattached.take();
+            self.attach_request(record.as_ref())?;
+        }
+        Ok(is_open)
+    }
+
     /// Writes `bytes` into `file` from `offset` on.
-    pub(super) fn write(
+    fn write(
         &self,
         dir: &Dir,
         file: &NamedFile,
@@ -231,7 +272,7 @@ impl ClientSession<'_> {
     }
 
     /// Changes the `length` bytes of `file` from `offset` on.
-    pub(super) fn allocate(
+    fn allocate(
         &self,
         dir: &Dir,
         file: &NamedFile,
@@ -284,7 +325,7 @@ impl ClientSession<'_> {
     }
 
     /// Changes attributes of `file`.
-    pub(super) fn set_attributes(
+    fn set_attributes(
         &self,
         dir: &Dir,
         file: &NamedFile,
