@@ -2,7 +2,7 @@
 //! Mounts begin, end, commit, crash and resume, without disturbing each other.
 
 use std::fs;
-use std::io::Write;
+use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::{FileExt, MetadataExt};
 
 use crate::full_stores::SmallDisk;
@@ -363,4 +363,51 @@ fn a_squash_is_mounted_without_its_sources() {
         assert!(fs::read(mounted.esker.path("out").join(name)).expect("read") == *bytes, "{name}");
     }
     mounted.esker.ok(["verify"]);
+}
+
+/// Stores to a mapping of a file, and waits without writing it back.
+const STORING: &str = "
+import mmap, os, sys
+opened = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT)
+os.ftruncate(opened, 16 << 20)
+mapped = mmap.mmap(opened, 0)
+mapped[:] = b'A' * len(mapped)
+print('stored', flush=True)
+sys.stdin.readline()
+";
+
+/// Symptom: a commit, and a mount that was ended while programs used it, missed most of what had been
+/// stored to mappings, or written with --write-back.
+/// Cause: the kernel does not wait for the pages of such file systems when it syncs them.
+/// Fix: the mount makes the kernel send the pages of each open file, and waits for them.
+#[test]
+fn what_is_stored_to_mappings_is_committed_and_kept_at_the_end() {
+    if !can_mount() {
+        return;
+    }
+    let mounted = Mounted::writing("at-the-end", &[]);
+    let mut program = std::process::Command::new("python3")
+        .args(["-c", STORING])
+        .arg(mounted.path("mapped"))
+        .stdin(std::process::Stdio::piped())
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .expect("python3 runs");
+    let mut said = String::new();
+    let output = program.stdout.take().expect("a pipe");
+    BufReader::new(output).read_line(&mut said).expect("a line");
+    assert_eq!(said, "stored\n");
+    let at = mounted.root().to_str().expect("UTF-8").to_owned();
+    mounted.esker.ok(["commit", &at, "committed"]);
+    let pid = mounted.pid();
+    // In use, so that it is cut off.
+    run("/".as_ref(), "kill", &["-TERM", &pid.to_string()]);
+    wait_for_end(pid);
+    for name in ["committed", "at-the-end"] {
+        let content = mounted.esker.ok(["cat", &format!("{name}:/mapped")]);
+        let missing = content.bytes().filter(|byte| *byte != b'A').count();
+        assert_eq!((content.len(), missing), (16 << 20, 0), "{name}");
+    }
+    program.kill().expect("it waits");
+    program.wait().expect("it ends");
 }

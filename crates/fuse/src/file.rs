@@ -56,6 +56,29 @@ pub(crate) struct OpenedFile {
     /// Registration of the store's file that the kernel reads and writes directly, shared by all
     /// opens of the file.
     backing: Option<Arc<Backing>>,
+    /// True if the kernel may have pages that were written and that the mount has not got yet.
+    may_be_dirty: bool,
+}
+
+impl OpenedFile {
+    /// True if the kernel may have pages that were written and that the mount has not got yet.
+    pub(crate) fn may_be_dirty(&self) -> bool {
+        self.may_be_dirty
+    }
+}
+
+/// The way in which the kernel accesses an open file.
+#[derive(Debug)]
+pub(crate) enum KernelAccess {
+    /// Through its page cache.
+    ThroughCache,
+    /// Directly, in the store's file.
+    InStore(Arc<Backing>),
+}
+
+/// True if a program that opens a file with `flags` can map it for writing.
+fn can_map_writes(flags: OFlags) -> bool {
+    flags.contains(OFlags::RDWR)
 }
 
 /// New files of a session that the kernel writes directly in the store, where possible.
@@ -100,26 +123,29 @@ pub(crate) fn range_change(mode: i32) -> Result<RangeChange, Errno> {
 
 impl MountState {
     /// Opens the file `number` with `flags`; a truncation removes set-id bits if `drops_set_id`.
-    /// Returns the backing that `register` gave the kernel, if any.
+    /// `register` gives the kernel a backing.
     pub(crate) fn open(
         &self,
         number: u64,
         flags: OFlags,
         drops_set_id: bool,
         register: impl FnOnce(&File) -> io::Result<Backing>,
-    ) -> Result<Option<Arc<Backing>>, Errno> {
+    ) -> Result<KernelAccess, Errno> {
         let node = self.node(number)?;
-        let backing = {
+        let access = {
             let mut file = node.file.lock();
-            match &mut *file {
+            let opened = match &mut *file {
                 Some(opened) => {
                     opened.count += 1;
-                    opened.backing.clone()
+                    opened
                 }
-                None => {
-                    let opened = self.open_first(&node, flags, register)?;
-                    file.insert(opened).backing.clone()
-                }
+                None => file.insert(self.open_first(&node, flags, register)?),
+            };
+            opened.may_be_dirty |= self.leaves_dirty_pages(flags);
+            match &opened.backing {
+                // The kernel takes nothing else while the file is open so.
+                Some(backing) => KernelAccess::InStore(backing.clone()),
+                None => KernelAccess::ThroughCache,
             }
         };
         if flags.contains(OFlags::TRUNC) {
@@ -129,7 +155,12 @@ impl MountState {
                 let _ = self.release(number);
             })?;
         }
-        Ok(backing)
+        Ok(access)
+    }
+
+    /// True if the kernel may keep what is written to a file that is opened with `flags`.
+    fn leaves_dirty_pages(&self, flags: OFlags) -> bool {
+        can_map_writes(flags) || self.writes_back && flags.intersects(WRITES)
     }
 
     /// Opens `node`, which is not open yet.
@@ -147,11 +178,11 @@ impl MountState {
         let (is_new, backing) = match &content {
             OpenedContent::Fixed(inode) => (false, self.pass_reads(inode, register)),
             OpenedContent::Changing(file) if writes && file.is_blank() => {
-                (true, self.pass_writes(self.parent(node).as_deref(), file, register))
+                (true, self.pass_writes(self.parent(node).as_deref(), (file, flags), register))
             }
             OpenedContent::Changing(_) | OpenedContent::Values(_) => (false, None),
         };
-        Ok(OpenedFile { content, count: 1, is_new, backing })
+        Ok(OpenedFile { content, count: 1, is_new, backing, may_be_dirty: false })
     }
 
     /// Lets the kernel read the store's file in place of `inode`, if there is one. Otherwise the
@@ -169,11 +200,13 @@ impl MountState {
     }
 
     /// Lets the kernel write `file`, in `parent`, directly in the store, if it is new and likely to
-    /// get large. Otherwise the file is written through the mount.
+    /// get large. Otherwise the file is written through the mount, and so is one that `flags` allow to
+    /// be mapped for writing: the mapping may outlive the last close, after which the file's bytes in
+    /// the store must not change.
     fn pass_writes(
         &self,
         parent: Option<&KernelNode>,
-        file: &Arc<OpenFile>,
+        (file, flags): (&Arc<OpenFile>, OFlags),
         register: impl FnOnce(&File) -> io::Result<Backing>,
     ) -> Option<Arc<Backing>> {
         let is_wanted = match self.in_place {
@@ -181,7 +214,7 @@ impl MountState {
             InPlacePolicy::Auto => parent?.grows_large.load(Ordering::Relaxed),
             InPlacePolicy::Never => false,
         };
-        if !is_wanted || !self.passes_through.load(Ordering::Relaxed) {
+        if !is_wanted || can_map_writes(flags) || !self.passes_through.load(Ordering::Relaxed) {
             return None;
         }
         let session = self.view.session()?;
@@ -222,16 +255,16 @@ impl MountState {
         opened.map_err(|error| self.errno(&error))
     }
 
-    /// Creates the regular file `name` in `parent` and opens it. Returns its attributes for the
-    /// kernel and, as [`MountState::open`], the backing.
+    /// Creates the regular file `name` in `parent` and opens it with `flags`. Returns its attributes
+    /// for the kernel and, as [`MountState::open`], how the kernel accesses it.
     pub(crate) fn create(
         &self,
         caller: Caller,
         parent: u64,
         name: &[u8],
-        asked: &CreateRequest,
+        (asked, flags): (&CreateRequest, OFlags),
         register: impl FnOnce(&File) -> io::Result<Backing>,
-    ) -> Result<(FileAttr, Option<Arc<Backing>>), Errno> {
+    ) -> Result<(FileAttr, KernelAccess), Errno> {
         let session = self.session()?;
         let parent = self.node(parent)?;
         let dir = self.dir(&parent)?;
@@ -243,11 +276,13 @@ impl MountState {
         node.is_known_without_xattrs.store(true, Ordering::Relaxed);
         let shown = ListedAttributes::from(&inode).file_attr(node.number);
         let file = session.open_created(&dir, name, inode);
-        let backing = self.pass_writes(Some(&parent), &file, register);
+        let backing = self.pass_writes(Some(&parent), (&file, flags), register);
+        let access = backing.clone().map_or(KernelAccess::ThroughCache, KernelAccess::InStore);
         let content = OpenedContent::Changing(file);
-        let (count, is_new) = (1, true);
-        *node.file.lock() = Some(OpenedFile { content, count, is_new, backing: backing.clone() });
-        Ok((shown, backing))
+        let may_be_dirty = self.leaves_dirty_pages(flags);
+        let opened = OpenedFile { content, count: 1, is_new: true, backing, may_be_dirty };
+        *node.file.lock() = Some(opened);
+        Ok((shown, access))
     }
 
     /// True if the last release of the file `number` may take long: the kernel has written it
@@ -267,7 +302,11 @@ impl MountState {
 
     /// True if the file `number` is open and `is_so`, or being opened: the opener holds the lock
     /// while it reads the store.
-    fn is_open_file(&self, number: u64, is_so: impl FnOnce(&OpenedFile) -> bool) -> bool {
+    pub(crate) fn is_open_file(
+        &self,
+        number: u64,
+        is_so: impl FnOnce(&OpenedFile) -> bool,
+    ) -> bool {
         let Some(node) = self.nodes.get(number) else { return false };
         node.file.try_lock().is_none_or(|file| file.as_ref().is_some_and(is_so))
     }
@@ -470,6 +509,11 @@ impl MountState {
         let size = session.file(&file).stat().map_err(|error| self.errno(&error))?.size;
         if offset >= size {
             return Err(Errno::ENXIO);
+        }
+        if self.writes_back && self.is_open_file(number, |opened| opened.may_be_dirty) {
+            // What the kernel has not sent yet looks like a hole here.
+            let at = if whence == SEEK_DATA { offset } else { size };
+            return i64::try_from(at).map_err(|_| Errno::EOVERFLOW);
         }
         let found = match whence {
             SEEK_DATA => session.file(&file).seek_data(offset),

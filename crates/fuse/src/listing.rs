@@ -321,6 +321,7 @@ impl MountState {
         let is_plain = attributes.kind != FileKind::Directory && attributes.nlink <= 1;
         if is_plain && changes == self.changes.load(Ordering::Acquire) {
             let node = self.nodes.intern_plain(attributes.id, attributes.kind, dir, name);
+            self.check_location(&node, (dir, name));
             return Ok(Some((attributes, node)));
         }
         let inode: Inode = match self.view.namespace().lookup(dir, name, false) {

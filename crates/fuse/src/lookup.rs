@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use esker_base::Kind;
-use esker_fs::inode::{FileKind, Inode};
+use esker_fs::inode::{DirId, FileKind, Inode};
 use esker_fs::stack::dir::Dir;
 use fuser::{Errno, FileAttr};
 
@@ -53,10 +53,35 @@ impl MountState {
                 .map_err(|error| self.errno(&error))?;
             return Ok(self.nodes.intern(inode, || NodeLocation::Dir(opened)));
         }
-        Ok(self.nodes.intern(inode, || match inode.nlink {
+        let node = self.nodes.intern(inode, || match inode.nlink {
             0 | 1 => NodeLocation::Name(dir.clone(), name.into()),
             _ => self.link_location(inode),
-        }))
+        });
+        if inode.nlink <= 1 {
+            self.check_location(&node, (dir, name));
+        }
+        Ok(node)
+    }
+
+    /// Makes operations on `node`, which was found as `name` in `dir`, reach the file by its place
+    /// among the files with several names if it was known under another name: compositions can count
+    /// too few names of a file.
+    pub(crate) fn check_location(&self, node: &KernelNode, (dir, name): (&Dir, &[u8])) {
+        let mut location = node.location.lock();
+        let is_elsewhere = match &*location {
+            NodeLocation::Name(known, at) => {
+                known.id() != DirId::LINKS && (known.id(), &**at) != (dir.id(), name)
+            }
+            _ => false,
+        };
+        if !is_elsewhere {
+            return;
+        }
+        // A name that was listed before a rename stands for the same file, which is no link.
+        let links = self.view.namespace().links();
+        if let Ok(inode) = self.view.namespace().lookup(links, &node.id.to_be_bytes(), false) {
+            *location = self.link_location(&inode);
+        }
     }
 
     /// The location of a file with several names.

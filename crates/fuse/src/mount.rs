@@ -12,7 +12,7 @@ use std::sync::mpsc::Receiver;
 
 use esker_base::{Clock, Error, Kind, Result, shell_word};
 use esker_fs::session::view::NamespaceView;
-use fuser::{Config, Errno, MountOption, SessionACL};
+use fuser::{Config, Errno, INodeNo, MountOption, SessionACL};
 use serde_json::{Value, json};
 
 use crate::control::ControlListener;
@@ -140,6 +140,7 @@ impl MountContent for MountState {
             Error::new(Kind::ReadOnly, "a mounted snapshot has nothing to publish")
         })?;
         directory.write_pages();
+        self.receive_pages();
         let set = session.snapshot(name)?;
         Ok(json!({"published": name, "set": set.to_string()}))
     }
@@ -151,6 +152,17 @@ impl MountContent for MountState {
             .ok_or_else(|| Error::new(Kind::ReadOnly, "compact a mounted snapshot by its name"))?;
         session.compact()?;
         Ok(json!({"compacted": session.set().to_string()}))
+    }
+
+    fn receive_pages(&self) {
+        let notifier = self.notifier.lock().clone();
+        let Some(notifier) = notifier else { return };
+        for node in self.nodes.open() {
+            // Pages that are dirty are sent before they are invalid.
+            if self.is_open_file(node.number, |opened| opened.may_be_dirty()) {
+                let _ = notifier.inval_inode(INodeNo(node.number), 0, 0);
+            }
+        }
     }
 
     /// A sync looks for another writer, and stops this one if there is one.

@@ -26,6 +26,10 @@ pub(crate) trait MountContent: Send + Sync + 'static {
     /// Publishes the current state as `name`.
     fn publish(&self, name: &str, directory: &MountedDirectory) -> Result<Value>;
 
+    /// Waits until what programs have written before is here: the kernel begins to send it when it is
+    /// told to sync a file system of a program like this, and does not wait for it.
+    fn receive_pages(&self) {}
+
     /// Merges tables and frees overwritten data.
     fn compact(&self) -> Result<Value>;
 
@@ -165,6 +169,7 @@ impl<C: MountContent> MountShared<C> {
         // The mount is in use: keep the data that programs have written. From the publication on
         // they get errors, and when the process ends they are cut off.
         self.directory.write_pages();
+        self.content.receive_pages();
         let _ = self.directory.unmount(UnmountFlags::DETACH);
         let _ = ended.send(Ok(()));
     }

@@ -53,11 +53,12 @@ impl MountState {
     /// Updates the node of `inode`, which lost a name and has `nlink` names left; open files stay
     /// usable.
     fn lost_name(&self, inode: &Inode) {
-        if inode.nlink > 0 {
-            return;
-        }
         if let Some(node) = self.nodes.find(inode.id, inode.kind().unwrap_or(FileKind::File)) {
-            *node.location.lock() = NodeLocation::Gone(Box::new(inode.clone()));
+            *node.location.lock() = match inode.nlink {
+                0 => NodeLocation::Gone(Box::new(inode.clone())),
+                // Also where fewer names were counted than there are.
+                _ => self.link_location(inode),
+            };
         }
     }
 

@@ -3,7 +3,7 @@
 //! and writes new large files of sessions.
 
 use std::fs::File;
-use std::io::{Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -283,7 +283,9 @@ fn set_id_bits_are_no_way_around_who_writes() {
     }
     let writing = Writing::new(InPlacePolicy::Always);
     for (name, writes_after, wanted) in [("kept", false, 0o4755), ("lost", true, 0o755)] {
-        let file = File::create_new(writing.path(name)).expect("create");
+        // `create_new` of `File` opens it for reading, too.
+        let file = File::options().write(true).create_new(true).open(writing.path(name));
+        let file = file.expect("create");
         file.write_all_at(&content(1), 0).expect("write");
         file.set_permissions(PermissionsExt::from_mode(0o4755)).expect("chmod");
         if writes_after {
@@ -299,4 +301,52 @@ fn set_id_bits_are_no_way_around_who_writes() {
         });
         assert_eq!((is_there, mode()), (wanted == 0o4755, wanted), "{name}");
     }
+}
+
+/// A program that maps a file for writing and closes it, then stores to the mapping twice.
+const MAPPING: &str = "
+import mmap, os, sys
+opened = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT)
+os.ftruncate(opened, int(sys.argv[2]))
+mapped = mmap.mmap(opened, 0)
+os.close(opened)
+for letter in b'AB':
+    mapped[:] = bytes([letter]) * len(mapped)
+    mapped.flush()
+    print(chr(letter), flush=True)
+    sys.stdin.readline()
+";
+
+/// Symptom: stores through a mapping changed a published snapshot after the file was closed, and a crash
+/// of the mount lost all files closed since.
+/// Cause: the kernel lets a mapping keep the store's file, and the file was taken for complete.
+/// Fix: a file that can be mapped for writing is not written in place.
+#[test]
+fn a_mapping_that_outlives_its_file_changes_no_snapshot() {
+    if !can_pass_writes() {
+        return;
+    }
+    let writing = Writing::new(InPlacePolicy::Always);
+    let mut program = std::process::Command::new("python3")
+        .args(["-c", MAPPING])
+        .arg(writing.path("mapped"))
+        .arg(BYTES.to_string())
+        .stdin(std::process::Stdio::piped())
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .expect("python3 runs");
+    let mut input = program.stdin.take().expect("a pipe");
+    let mut output = BufReader::new(program.stdout.take().expect("a pipe")).lines();
+    let mut wait = |letter: &str| assert_eq!(output.next().expect("a line").expect("text"), letter);
+    wait("A");
+    let set = writing.session.snapshot("before").expect("snapshot");
+    input.write_all(b"\n").expect("it waits");
+    wait("B");
+    let repository = repository(writing.store.clone());
+    let shown = repository.open(&[set], Identity::root()).expect("open");
+    let inode = shown.stat("/mapped", FollowLinks::No).expect("stat");
+    assert!(shown.read(&inode, 0, 2 * BYTES).expect("read") == vec![b'A'; BYTES][..]);
+    input.write_all(b"\n").expect("it waits");
+    assert!(program.wait().expect("an end").success());
+    writing.check(&[("mapped", vec![b'B'; BYTES])]);
 }
