@@ -10,7 +10,7 @@ use std::time::Duration;
 use esker_base::clock::{ManualClock, SystemClock};
 use esker_base::store::{FaultEffect, FaultStore, MemoryStore, SharedStore};
 use esker_base::{Clock, Kind, Random, Result};
-use esker_fs::ops::RenameFlags;
+use esker_fs::ops::{AttributeChanges, RenameFlags};
 use esker_fs::repository::Repository;
 use esker_fs::session::{Session, SessionOptions};
 use esker_fs::stack::identity::Identity;
@@ -361,4 +361,51 @@ fn times_of_directories_are_written_once_there_is_room() {
     let shown = times(session.namespace());
     let set = session.publish("published").expect("publish");
     assert_eq!(times(&repository.open(&[set], Identity::root()).expect("open")), shown);
+}
+
+/// Symptom: a truncation that failed with `NoSpace` emptied the file, once there was room again.
+/// Cause: the open file was changed before its record, and stayed so when that failed.
+/// Fix: what fails leaves the open file as it was.
+#[test]
+fn a_truncation_that_finds_no_room_changes_nothing() {
+    let faults = Arc::new(FaultStore::new(Arc::new(MemoryStore::new()), 1));
+    let store: SharedStore = faults.clone();
+    let session = Repository::new(store.clone()).begin(&[], crate::gc::options()).expect("begin");
+    let root = session.root().clone();
+    let content = |bytes: usize| vec![7; bytes];
+    let files = [("inline", 48, 0), ("small", 300_000, 0), ("large", 3 << 20, 100_000)];
+    for (name, bytes, _) in files {
+        crate::gc::write(&session, &format!("/{name}"), &content(bytes)).expect("write");
+    }
+    session.sync().expect("sync");
+    faults.fill_at(faults.operations() + 1, FaultEffect::None);
+    let touch = |mode| AttributeChanges { mode: Some(mode), ..AttributeChanges::default() };
+    let is_full = (0..10_000).any(|mode| {
+        let changed =
+            session.setattr(&root, b"inline", &touch(mode % 0o777)).and_then(|_| session.sync());
+        changed.is_err_and(|error| error.kind() == Kind::NoSpace)
+    });
+    assert!(is_full, "the store is never full");
+    let mut open = Vec::new();
+    for (name, bytes, shorter) in files {
+        let file = session.open_file(&root, name.as_bytes()).expect("open");
+        let cut = AttributeChanges { size: Some(shorter), ..AttributeChanges::default() };
+        let failed = session.file(&file).setattr(&cut).map(drop).expect_err("no room");
+        assert_eq!(failed.kind(), Kind::NoSpace, "{name}");
+        assert_eq!(session.file(&file).stat().expect("stat").size, bytes as u64, "{name}");
+        let read = session.file(&file).read(0, 4 << 20).expect("read");
+        assert!(read == content(bytes)[..], "{name}");
+        open.push(file);
+    }
+    faults.make_room();
+    std::thread::sleep(Duration::from_millis(20));
+    for file in open {
+        session.close_file(file).expect("close");
+    }
+    let set = session.publish("cut").expect("publish");
+    let shown = Repository::new(store).open(&[set], Identity::root()).expect("open");
+    for (name, bytes, _) in files {
+        let inode = shown.stat(format!("/{name}"), FollowLinks::No).expect("stat");
+        assert!(shown.read(&inode, 0, 4 << 20).expect("read") == content(bytes)[..], "{name}");
+    }
 }

@@ -276,3 +276,80 @@ fn an_export_takes_up_no_file_of_others() {
         fs::remove_dir_all(&target).expect("removed");
     }
 }
+
+/// Something bound to a path, unbound at the end.
+struct Bound(std::path::PathBuf);
+
+impl Bound {
+    /// Returns `None`, with a message, if the user may not mount.
+    fn new(what: &str, at: &std::path::Path) -> Option<Self> {
+        let bound = std::process::Command::new("mount").args(["--bind", what]).arg(at).output();
+        if bound.is_ok_and(|bound| bound.status.success()) {
+            return Some(Self(at.to_owned()));
+        }
+        println!("skipped: this user cannot mount");
+        None
+    }
+}
+
+impl Drop for Bound {
+    fn drop(&mut self) {
+        let unbound = std::process::Command::new("umount").arg("-l").arg(&self.0).status();
+        assert!(unbound.is_ok_and(|unbound| unbound.success()));
+    }
+}
+
+/// Symptom: an import removed the file that it was to replace, and then could not read the new one.
+/// Cause: it made room before it read.
+/// Fix: the new file gets its name once it has all of its content.
+#[test]
+fn an_import_that_cannot_read_a_file_keeps_the_one_there() {
+    let real = tempfile::tempdir().expect("a directory");
+    fs::write(real.path().join("file"), "new").expect("a file");
+    fs::write(real.path().join("other"), "new").expect("a file");
+    let session = begin(Identity::of_process());
+    let root = session.root().clone();
+    for name in [&b"file"[..], b"other"] {
+        let mut rest = &b"old"[..];
+        let mut content = |buffer: &mut [u8]| rest.read(buffer).map_err(|e| Error::io(e, "read"));
+        session.create_with(&root, name, 0o644, &mut content).expect("create");
+    }
+    // Its reads fail.
+    let Some(_bound) = Bound::new("/proc/self/mem", &real.path().join("file")) else { return };
+    let tally = TransferTally::default();
+    session.import(real.path(), &root, &ImportOptions::default(), &tally).expect("the rest");
+    assert_eq!(tally.counts().problems, 1);
+    let read = |path: &str| {
+        let inode = session.namespace().stat(path, FollowLinks::No).expect("stat");
+        session.namespace().read(&inode, 0, 100).expect("read").to_vec()
+    };
+    assert_eq!((read("/file"), read("/other")), (b"old".to_vec(), b"new".to_vec()));
+    let names = session.namespace().read_dir(&root, &Default::default(), 10).expect("list");
+    assert_eq!(names.len(), 2);
+}
+
+/// Symptom: an export that replaced a directory removed the files of another file system that was
+/// mounted below it.
+/// Cause: only the directory itself was looked at.
+/// Fix: a directory with mounts below it is not replaced.
+#[test]
+fn an_export_removes_nothing_that_is_mounted_below_its_target() {
+    let real = tempfile::tempdir().expect("a directory");
+    let target = real.path().join("target");
+    let (inner, elsewhere) = (target.join("in side"), real.path().join("elsewhere"));
+    fs::create_dir_all(&inner).expect("directories");
+    fs::create_dir(&elsewhere).expect("a directory");
+    fs::write(elsewhere.join("precious"), "kept").expect("a file");
+    let Some(bound) = Bound::new(elsewhere.to_str().expect("UTF-8"), &inner) else { return };
+    let session = begin(Identity::of_process());
+    let options = ExportOptions { overwrite: true, ..Default::default() };
+    let tally = TransferTally::default();
+    let export = || session.namespace().export(b"/", &target, &options, &tally);
+    let refused = export().expect_err("something is mounted there");
+    assert!(refused.to_string().contains("in side is mounted below it"), "{refused}");
+    assert_eq!(fs::read(elsewhere.join("precious")).expect("readable"), b"kept");
+    drop(bound);
+    export().expect("export");
+    assert_eq!(fs::read(elsewhere.join("precious")).expect("readable"), b"kept");
+    assert!(!inner.exists());
+}

@@ -7,7 +7,7 @@ use esker_base::Result;
 use esker_extent::Segment;
 
 use super::{InPlaceFile, OpenFile, OpenFileState, RecordLocation, SessionFile};
-use crate::file::space::check_end;
+use crate::file::space::{FormerContent, check_end};
 use crate::inode::xattr::Xattrs;
 use crate::inode::{DirId, FileId, Inode};
 use crate::ops::XattrSet;
@@ -67,18 +67,32 @@ impl SessionFile<'_> {
         session.check_open()?;
         let _content = session.pin_data_logs();
         let mut state = file.state.write();
+        let former = changes.size.and_then(|_| FormerContent::of(&state));
+        let changed = self.change_attributes(&mut state, changes);
+        if let (Err(_), Some(former)) = (&changed, former) {
+            session.restore_content(&mut state, former);
+        }
+        changed
+    }
+
+    fn change_attributes(
+        &self,
+        state: &mut OpenFileState,
+        changes: &AttributeChanges,
+    ) -> Result<Inode> {
+        let Self { session, file } = *self;
         if let Some(size) = changes.size {
-            session.namespace().identity().check(WRITE, &session.record(file, &state)?, b"file")?;
+            session.namespace().identity().check(WRITE, &session.record(file, state)?, b"file")?;
             check_end(Some(size))?;
-            session.set_size(file, &mut state, size)?;
-            session.content_was_changed(file, &mut state);
+            session.set_size(file, state, size)?;
+            session.content_was_changed(file, state);
         }
         let mut others = AttributeChanges { size: None, ..*changes };
         if state.in_place.is_some() {
             others = InPlaceFile::recorded(&others);
         } else {
             // Times set here must not be overlaid by those of earlier writes.
-            session.write_state_attributes(file, &mut state)?;
+            session.write_state_attributes(file, state)?;
         }
         let now_ns = session.now_ns();
         let change = |inode: &mut Inode| {

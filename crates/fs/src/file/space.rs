@@ -11,6 +11,7 @@ use esker_extent::Segment;
 
 use super::{FILE_BYTES_MAX, OpenFile, OpenFileState, SessionFile};
 use crate::data::{INLINE_BYTES_MAX, PIECE_BYTES};
+use crate::inode::Inode;
 use crate::ops::setattr::resize;
 use crate::session::Session;
 
@@ -23,7 +24,14 @@ impl SessionFile<'_> {
     /// # Errors
     /// `TooLarge` beyond [`FILE_BYTES_MAX`]; errors of the store.
     pub fn truncate(&self, size: u64) -> Result<()> {
-        self.change_content(size, |state| self.session.set_size(self.file, state, size))
+        self.change_content(size, |state| {
+            let former = FormerContent::of(state);
+            let changed = self.session.set_size(self.file, state, size);
+            if let (Err(_), Some(former)) = (&changed, former) {
+                self.session.restore_content(state, former);
+            }
+            changed
+        })
     }
 
     /// Extends the file to the end of `range` unless `keeps_size`. Reserves nothing in the store,
@@ -117,7 +125,34 @@ impl SessionFile<'_> {
     }
 }
 
+/// The content of an open file before a change of its size, which may fail.
+pub(super) struct FormerContent {
+    inode: Inode,
+    buffer: Option<Vec<u8>>,
+    leaves_segments: bool,
+}
+
+impl FormerContent {
+    /// The content now; `None` while the file is written in place, since its bytes then go at once.
+    pub(super) fn of(state: &OpenFileState) -> Option<Self> {
+        let OpenFileState { inode, buffer, leaves_segments, .. } = state;
+        let (inode, buffer) = (inode.clone(), buffer.clone());
+        let leaves_segments = *leaves_segments;
+        state.in_place.is_none().then_some(Self { inode, buffer, leaves_segments })
+    }
+}
+
 impl Session {
+    /// Gives an open file its content before a change that failed.
+    pub(super) fn restore_content(&self, state: &mut OpenFileState, former: FormerContent) {
+        drop(self.take_buffer(state));
+        if let Some(buffer) = former.buffer {
+            self.namespace().files().buffered_bytes.fetch_add(buffer.len(), Ordering::Relaxed);
+            state.buffer = Some(buffer);
+        }
+        (state.inode, state.leaves_segments) = (former.inode, former.leaves_segments);
+    }
+
     /// Like [`SessionFile::truncate`], without changing times.
     pub(super) fn set_size(
         &self,

@@ -177,7 +177,8 @@ impl PartialExport {
                 && found.stx_attributes.contains(attributes)
         });
         if !is_mount {
-            return Ok(());
+            let below = check_no_mounts(&self.target);
+            return below.map_err(|error| Error::io(error, self.target.display().to_string()));
         }
         let shown = self.target.display();
         let what = format!(
@@ -273,15 +274,53 @@ impl PartialExport {
         let name = OsStr::from_bytes(&self.replaced_name);
         // Reaches the directory by its handle; below it the standard library follows no symbolic
         // link.
+        let shown = self.target.with_file_name(name);
+        let failed = |error: std::io::Error| {
+            Error::io(error, format!("remove {}, which was replaced", shown.display()))
+        };
         let path = PathBuf::from(format!("/proc/self/fd/{}", self.top.as_raw_fd())).join(name);
+        check_no_mounts(&path).map_err(&failed)?;
         match std::fs::remove_dir_all(path) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                let shown = self.target.with_file_name(name);
-                Err(Error::io(error, format!("remove {}, which was replaced", shown.display())))
-            }
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(failed(error)),
             _ => Ok(()),
         }
     }
+}
+
+/// Fails with `BUSY` if something is mounted below `directory`: its files are not the export's to
+/// remove.
+fn check_no_mounts(directory: &Path) -> std::io::Result<()> {
+    let directory = match directory.canonicalize() {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+        found => found?,
+    };
+    let mounts = std::fs::read("/proc/self/mountinfo")?;
+    let points = mounts
+        .split(|byte| *byte == b'\n')
+        .filter_map(|line| line.split(|byte| *byte == b' ').nth(4).map(unescaped));
+    for point in points {
+        let point = Path::new(OsStr::from_bytes(&point)).to_owned();
+        if point != directory && point.starts_with(&directory) {
+            let what = format!("{} is mounted below it: unmount that first", point.display());
+            return Err(std::io::Error::new(std::io::ErrorKind::ResourceBusy, what));
+        }
+    }
+    Ok(())
+}
+
+/// A path of the kernel's list of mounts, in which some bytes are octal numbers.
+fn unescaped(path: &[u8]) -> Vec<u8> {
+    let (mut plain, mut left) = (Vec::new(), path);
+    while let [first, rest @ ..] = left {
+        let digits = rest.get(..3).filter(|_| *first == b'\\');
+        let number = digits.and_then(|digits| {
+            let digits = std::str::from_utf8(digits).ok()?;
+            u8::from_str_radix(digits, 8).ok()
+        });
+        plain.push(number.unwrap_or(*first));
+        left = if number.is_some() { &rest[3..] } else { rest };
+    }
+    plain
 }
 
 fn has_entries(handle: &OwnedFd) -> rustix::io::Result<bool> {

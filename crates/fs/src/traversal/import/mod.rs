@@ -26,6 +26,7 @@ use rustix::fs::{CWD, FileType, Mode, OFlags, Stat};
 
 use self::queue::{ImportJob, ImportQueue};
 use crate::inode::{FileKind, Inode};
+use crate::ops::RenameFlags;
 use crate::session::Session;
 use crate::stack::dir::Dir;
 use crate::traversal::tally::TransferTally;
@@ -370,14 +371,37 @@ impl ImportRun<'_> {
             self.tally.bytes(count);
             Ok(count)
         };
-        self.make_room(dir, source.name, false)?;
-        let adopted = session.adopt(dir, source.name, inode, Some(&mut fill));
-        match adopted {
-            Ok(_) => {
-                self.tally.file();
-                Ok(())
+        // A file that is there stays until the new one has all of its content.
+        let spare_name = self.existing(dir, source.name)?;
+        let spare_name =
+            spare_name.map(|_| format!(".esker-import-{:x}-{:x}", stat.st_dev, stat.st_ino));
+        let name = spare_name.as_ref().map_or(source.name, String::as_bytes);
+        match session.adopt(dir, name, inode, Some(&mut fill)) {
+            Ok(_) => {}
+            Err(error) if read_failed => return Err(ImportFailure::Entry(error)),
+            Err(error) => return Err(ImportFailure::of(error)),
+        }
+        if spare_name.is_some() {
+            let replaced = session.rename((dir, name), (dir, source.name), RenameFlags::Replace);
+            replaced.map_err(|error| {
+                let _ = session.unlink(dir, name);
+                ImportFailure::of(error)
+            })?;
+        }
+        self.tally.file();
+        Ok(())
+    }
+
+    /// What is at `name`, which is to be a file other than a directory.
+    fn existing(&self, dir: &Dir, name: &[u8]) -> Result<Option<Inode>, ImportFailure> {
+        match self.session.namespace().lookup(dir, name, false) {
+            Ok(existing) if existing.is_directory() => {
+                let what =
+                    "a directory exists there; remove it first with rm -r (`esker rm --help`)";
+                Err(ImportFailure::Entry(Error::new(Kind::IsADirectory, what)))
             }
-            Err(error) if read_failed => Err(ImportFailure::Entry(error)),
+            Ok(existing) => Ok(Some(existing)),
+            Err(error) if error.kind() == Kind::NotFound => Ok(None),
             Err(error) => Err(ImportFailure::of(error)),
         }
     }
@@ -390,23 +414,16 @@ impl ImportRun<'_> {
         name: &[u8],
         directory: bool,
     ) -> Result<Option<Inode>, ImportFailure> {
-        let existing = match self.session.namespace().lookup(dir, name, false) {
-            Ok(existing) => existing,
-            Err(error) if error.kind() == Kind::NotFound => return Ok(None),
-            Err(error) => return Err(ImportFailure::of(error)),
-        };
-        match (existing.is_directory(), directory) {
-            (true, true) => Ok(Some(existing)),
-            (true, false) => {
-                let what =
-                    "a directory exists there; remove it first with rm -r (`esker rm --help`)";
-                Err(ImportFailure::Entry(Error::new(Kind::IsADirectory, what)))
-            }
-            (false, _) => {
-                self.session.unlink(dir, name).map_err(ImportFailure::of)?;
-                Ok(None)
+        if directory {
+            let found = self.session.namespace().lookup(dir, name, false);
+            if found.as_ref().is_ok_and(Inode::is_directory) {
+                return found.map(Some).map_err(ImportFailure::of);
             }
         }
+        if self.existing(dir, name)?.is_some() {
+            self.session.unlink(dir, name).map_err(ImportFailure::of)?;
+        }
+        Ok(None)
     }
 
     fn link_further_names(&self) -> Result<()> {
