@@ -95,6 +95,11 @@ impl StackPath {
         OsStringValueParser::new().try_map(|text: OsString| Self::parse(&text))
     }
 
+    /// Returns the location of another path in the same stack.
+    pub fn with_path(&self, path: &[u8]) -> Self {
+        Self { stack: self.stack.clone(), path: path.to_vec() }
+    }
+
     /// Names this location in `error`, which occurred there, instead of only its path or name.
     pub fn in_error(&self, error: Error) -> Error {
         let parent = self.path.iter().rposition(|&byte| byte == b'/').map_or(0, |slash| slash);

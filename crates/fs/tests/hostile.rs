@@ -287,6 +287,23 @@ fn set_id_bits_go_with_their_owner() {
     assert_eq!((program.uid(), program.mode() & 0o7777), (user.uid, 0o755));
 }
 
+/// Symptom: none observed; a mode that is set before the owner is that of a program of the superuser
+/// for a moment, and the kernel clears its set-id bits when the owner follows.
+#[test]
+fn owners_come_before_set_id_bits() {
+    if !Identity::of_process().is_root() {
+        println!("skipped: takes the superuser");
+        return;
+    }
+    let attributes = [("entry", FILE), ("uid", 1_234), ("gid", 1_235), ("mode", 0o6755)];
+    let namespace = forged(vec![record(0, b"program", &attributes, b"")]);
+    let around = tempfile::tempdir().expect("a directory");
+    export(&namespace, &around.path().join("target"));
+    let program = fs::metadata(around.path().join("target/program")).expect("stat");
+    let found = (program.uid(), program.gid(), program.mode() & 0o7777);
+    assert_eq!(found, (1_234, 1_235, 0o6755));
+}
+
 /// Holes of any size cost nothing.
 #[test]
 fn a_file_that_is_one_hole_is_exported_at_once() {

@@ -8,14 +8,18 @@ use std::sync::Arc;
 
 use esker_base::Kind;
 use esker_base::store::SharedStore;
-use esker_fs::maintenance::verify::VerifyOptions;
+use esker_fs::job::JobId;
+use esker_fs::maintenance::squash::SquashOptions;
+use esker_fs::maintenance::verify::{VerifyOptions, VerifyTargets};
+use esker_fs::names::IfTaken;
 use esker_fs::repository::Repository;
 use esker_fs::session::{Session, SessionOptions};
 use esker_fs::stack::identity::Identity;
 use esker_fs::stack::namespace::{FollowLinks, Namespace};
+use esker_fs::traversal::export::ExportOptions;
 use esker_fs::traversal::import::ImportOptions;
 use esker_fs::traversal::tally::TransferTally;
-use esker_table::manifest::SetId;
+use esker_table::manifest::{Manifest, SetId};
 use esker_table::tree::{Durability, TreeOptions};
 
 use crate::faulty_proxy::{Fault, FaultyProxy};
@@ -48,6 +52,15 @@ const OPERATIONS: &[(&str, HarmedOperation)] = &[
     ("publish", publish),
     ("race to publish", race_to_publish),
     ("resume", resume),
+    ("rename", rename),
+    ("delete and undelete", delete_and_undelete),
+    ("publish a job", publish_job),
+    ("compact", compact),
+    ("squash", squash),
+    ("squash with its data", squash_with_data),
+    ("reclaim", reclaim),
+    ("export", export),
+    ("verify", verify),
     ("gc", gc),
 ];
 
@@ -89,6 +102,13 @@ impl HarmedRun<'_> {
         // Nothing of it reaches the store any more.
         std::mem::forget(session);
         self.direct.resume(set, options(Durability::Async)).expect("resume")
+    }
+
+    /// Publishes a snapshot with a large file under the run's name, without faults.
+    fn published(&self) -> SetId {
+        let session = self.direct.begin(&[self.base], options(Durability::Async)).expect("begin");
+        write(&session, "/large", &content(1, LARGE_BYTES)).expect("write");
+        session.publish(&self.name).expect("publish")
     }
 
     fn shown(&self, set: SetId) -> Namespace {
@@ -176,6 +196,122 @@ fn resume(run: &HarmedRun<'_>) {
     let resumed = run.resumed(session);
     check(resumed.namespace(), "/small", b"small");
     check(resumed.namespace(), "/later", b"later");
+}
+
+fn rename(run: &HarmedRun<'_>) {
+    let set = run.published();
+    (run.begin_harm)();
+    let new = format!("{}-renamed", run.name);
+    assert_eq!(run.harmed.rename(&run.name, &new, IfTaken::Refuse).expect("rename"), set);
+    assert_eq!(run.direct.resolve(&new).expect("a name").set, set);
+    let error = run.direct.resolve(&run.name).expect_err("it has another name");
+    assert_eq!(error.kind(), Kind::NotFound, "{error}");
+}
+
+fn delete_and_undelete(run: &HarmedRun<'_>) {
+    let set = run.published();
+    (run.begin_harm)();
+    run.harmed.delete(&run.name).expect("delete");
+    let error = run.direct.resolve(&run.name).expect_err("it is deleted");
+    assert_eq!(error.kind(), Kind::NotFound, "{error}");
+    run.harmed.undelete(&run.name).expect("undelete");
+    assert_eq!(run.direct.resolve(&run.name).expect("a name").set, set);
+    check(&run.shown(set), "/large", &content(1, LARGE_BYTES));
+}
+
+fn publish_job(run: &HarmedRun<'_>) {
+    let job = JobId::random();
+    let parts: Vec<SetId> = (0..2)
+        .map(|rank| {
+            let options = options(Durability::Async);
+            let part = run.direct.begin_part(job, rank, &[run.base], options).expect("begin");
+            write(&part, &format!("/rank{rank}"), &content(rank as usize, 5_000)).expect("write");
+            part.complete().expect("complete")
+        })
+        .collect();
+    (run.begin_harm)();
+    let report = run.harmed.publish_job(&parts, &run.name).expect("publish");
+    assert_eq!((report.parts, report.conflicts.len()), (2, 0), "{report:?}");
+    assert_eq!(run.direct.resolve(&run.name).expect("a name").set, report.set);
+    for rank in 0..2 {
+        check(&run.shown(report.set), &format!("/rank{rank}"), &content(rank, 5_000));
+    }
+}
+
+fn compact(run: &HarmedRun<'_>) {
+    let session = run.direct.begin(&[run.base], options(Durability::Async)).expect("begin");
+    for number in 0..3 {
+        write(&session, &format!("/{number}"), &content(number, 100)).expect("write");
+        session.flush().expect("flush");
+    }
+    let set = session.publish(&run.name).expect("publish");
+    (run.begin_harm)();
+    run.harmed.compact(&run.name).expect("compact");
+    let manifest = Manifest::load(&**run.store, set).expect("load");
+    assert_eq!(manifest.tables.len(), 1, "{:?}", manifest.tables);
+    for number in 0..3 {
+        check(&run.shown(set), &format!("/{number}"), &content(number, 100));
+    }
+}
+
+fn squash(run: &HarmedRun<'_>) {
+    squash_as(run, &SquashOptions::default());
+}
+
+fn squash_with_data(run: &HarmedRun<'_>) {
+    squash_as(run, &SquashOptions { copy_data: true, ..SquashOptions::default() });
+}
+
+fn squash_as(run: &HarmedRun<'_>, options: &SquashOptions) {
+    let source = run.published();
+    (run.begin_harm)();
+    let (set, _) = run.harmed.squash(&[source], options).expect("squash");
+    let squashed = format!("{}-squashed", run.name);
+    run.harmed.publish(set, &squashed).expect("publish");
+    run.direct.delete(&run.name).expect("delete");
+    let report = later(run.store).gc(&eager()).expect("collect");
+    assert_eq!(report.problems, [""; 0]);
+    check(&run.shown(set), "/large", &content(1, LARGE_BYTES));
+    check(&run.shown(set), "/base", &[b'x'; 1000]);
+}
+
+fn reclaim(run: &HarmedRun<'_>) {
+    let session = run.session(Durability::Async);
+    write(&session, "/kept", &content(1, 100_000)).expect("write");
+    write(&session, "/removed", &content(2, 900_000)).expect("write");
+    session.unlink(session.root(), b"removed").expect("unlink");
+    let set = session.set();
+    session.sync().expect("sync");
+    drop(session);
+    // The log of a writer that is gone does not grow.
+    let session = run.harmed.resume(set, options(Durability::Async)).expect("resume");
+    (run.begin_harm)();
+    assert!(session.reclaim_data().expect("reclaim") >= 900_000);
+    check(session.namespace(), "/kept", &content(1, 100_000));
+    session.sync().expect("sync");
+    check(run.resumed(session).namespace(), "/kept", &content(1, 100_000));
+}
+
+fn export(run: &HarmedRun<'_>) {
+    let set = run.published();
+    let directory = tempfile::tempdir().expect("temporary directory");
+    let target = directory.path().join("exported");
+    (run.begin_harm)();
+    let (shown, tally) = (run.harmed.open(&[set], Identity::root()), TransferTally::default());
+    let shown = shown.expect("open");
+    shown.export(b"/", &target, &ExportOptions::default(), &tally).expect("export");
+    assert_eq!(tally.counts().problems, 0, "{:?}", tally.take_problems());
+    let exported = std::fs::read(target.join("large")).expect("read");
+    assert!(exported == content(1, LARGE_BYTES), "{} bytes, or others", exported.len());
+}
+
+fn verify(run: &HarmedRun<'_>) {
+    let set = run.published();
+    (run.begin_harm)();
+    let targets = VerifyTargets::Sets(vec![set]);
+    let options = VerifyOptions { targets, ..VerifyOptions::default() };
+    let report = run.harmed.verify(&options).expect("verify");
+    assert!(report.is_sound() && report.findings.is_empty(), "{:?}", report.findings);
 }
 
 fn gc(run: &HarmedRun<'_>) {

@@ -244,7 +244,9 @@ fn a_directory_under_two_names_is_an_error_and_counts_after_remove_tree_are_not(
     session.publish("both").expect("publish");
     let report = verify(&plain);
     assert_eq!(report.count(Severity::Error), 1, "{:#?}", report.findings);
-    assert!(report.findings[0].expected.starts_with("one path to directory"));
+    let found = &report.findings[0];
+    assert!(found.expected.starts_with("one path to directory"), "{found}");
+    assert_eq!(found.paths, ["both:/x", "both:/y"], "{found}");
 }
 
 /// Symptom: a set in which one file had two names that are not links passed verification.
@@ -302,7 +304,44 @@ fn a_directory_in_itself_is_an_error() {
     plain.begin(&moved, options()).expect("begin").publish("both").expect("publish");
     let report = verify(&plain);
     assert_eq!(report.count(Severity::Error), 1, "{:#?}", report.findings);
-    assert!(report.findings[0].got.ends_with("which is in itself"), "{}", report.findings[0]);
+    assert!(report.findings[0].got.ends_with("that is in itself"), "{}", report.findings[0]);
+}
+
+/// Symptom: a stack in which two directories were only below each other passed verification,
+/// although no path led to their files.
+/// Cause: they were taken for directories of a removed tree.
+/// Fix: a loop has no directory without a name above it.
+#[test]
+fn directories_that_are_only_below_each_other_are_an_error() {
+    let store: SharedStore = Arc::new(MemoryStore::new());
+    let plain = repository(&store);
+    let session = plain.begin(&[], options()).expect("begin");
+    let root = session.root().clone();
+    for (name, below) in [(b"a", b"x"), (b"b", b"y")] {
+        let dir = session.mkdir(&root, name, 0o755).expect("mkdir");
+        session.mkdir(&dir, below, 0o755).expect("mkdir");
+    }
+    let removed = session.mkdir(&root, b"removed", 0o755).expect("mkdir");
+    let below = session.mkdir(&removed, b"below", 0o755).expect("mkdir");
+    session.mkdir(&below, b"deep", 0o755).expect("mkdir");
+    let base = session.publish("base").expect("publish");
+    let moved = [("a", "/b/y"), ("b", "/a/x")].map(|(name, into)| {
+        let session = plain.begin(&[base], options()).expect("begin");
+        let (root, into) = (session.root().clone(), session.namespace().dir(into).expect("dir"));
+        let (from, to) = ((&root, name.as_bytes()), (&into, name.as_bytes()));
+        session.rename(from, to, RenameFlags::Replace).expect("rename");
+        session.publish(name).expect("publish")
+    });
+    let session = plain.begin(&moved, options()).expect("begin");
+    session.remove_tree(session.root(), b"removed").expect("remove");
+    session.publish("both").expect("publish");
+    let report = verify(&plain);
+    assert_eq!(report.count(Severity::Error), 1, "{:#?}", report.findings);
+    let found = &report.findings[0];
+    let is_loop = ["a/x/b/y", "x/b/y/a", "b/y/a/x", "y/a/x/b"]
+        .iter()
+        .any(|names| found.got == format!("a loop in both, to which no path leads: {names}"));
+    assert!(is_loop, "{found}");
 }
 
 /// Writes set `id` on `bases` with `records`, as no session does, and names it.

@@ -50,6 +50,9 @@ pub(crate) struct DirTree {
     pub(crate) doubles: Vec<Dentry>,
     /// Directories to which no path leads but one from a seat root, and these.
     below_seat_roots: HashSet<DirId>,
+    /// Loops of directories to which no path leads: each directory has the name of the next one,
+    /// and the last that of the first.
+    pub(crate) loops: Vec<Vec<Dentry>>,
 }
 
 /// Meaning of a name over all layers.
@@ -120,6 +123,7 @@ impl DirTree {
                 *tree.links.entry(file).or_default() += 1;
             }
         }
+        tree.loops = find_loops(below);
         tree
     }
 
@@ -198,6 +202,44 @@ impl DirTree {
             path.extend_from_slice(part);
         }
         Some(path)
+    }
+}
+
+/// Returns the loops among directories to which no path leads, given by their names, by directory.
+/// Those that are below a removed directory are not in a loop.
+fn find_loops(mut below: HashMap<DirId, Vec<Dentry>>) -> Vec<Vec<Dentry>> {
+    let named: HashSet<DirId> = below.values().flatten().map(|dentry| dentry.id).collect();
+    let removed: Vec<DirId> = below.keys().filter(|dir| !named.contains(*dir)).copied().collect();
+    remove_below(&mut below, removed);
+    let dentries = below.values().flatten().map(|dentry| (dentry.id, dentry.clone()));
+    let dentries: HashMap<DirId, Dentry> = dentries.collect();
+    let mut dirs: Vec<DirId> = below.keys().copied().collect();
+    dirs.sort_unstable();
+    let mut loops = Vec::new();
+    for dir in dirs {
+        if !below.contains_key(&dir) {
+            continue;
+        }
+        // Whatever is left is in a loop or below one.
+        let (mut passed, mut at) = (HashSet::new(), dir);
+        while passed.insert(at) {
+            at = dentries[&at].parent;
+        }
+        let mut found = vec![dentries[&at].clone()];
+        while found[found.len() - 1].parent != at {
+            found.push(dentries[&found[found.len() - 1].parent].clone());
+        }
+        found.reverse();
+        loops.push(found);
+        remove_below(&mut below, vec![at]);
+    }
+    loops
+}
+
+/// Removes the names in `dirs` and in everything below them.
+fn remove_below(below: &mut HashMap<DirId, Vec<Dentry>>, mut dirs: Vec<DirId>) {
+    while let Some(dir) = dirs.pop() {
+        dirs.extend(below.remove(&dir).into_iter().flatten().map(|dentry| dentry.id));
     }
 }
 

@@ -39,7 +39,9 @@ pub fn change_tree(
         let visit = match step {
             WalkStep::Entry(visit) => visit,
             WalkStep::Left(_) => return Ok(WalkNext::Into),
-            WalkStep::Unreadable(_, error) => return Err(error),
+            WalkStep::Unreadable(visit, error) => {
+                return Err(location.with_path(visit.path).in_error(error));
+            }
         };
         let follow = if visit.depth == 0 { FollowLinks::Yes } else { FollowLinks::No };
         let found = session.namespace().find(visit.path, follow)?;

@@ -96,7 +96,9 @@ impl CopyCommand {
                 let visit = match step {
                     WalkStep::Entry(visit) => visit,
                     WalkStep::Left(_) => return Ok(WalkNext::Into),
-                    WalkStep::Unreadable(_, error) => return Err(error),
+                    WalkStep::Unreadable(visit, error) => {
+                        return Err(source.with_path(visit.path).in_error(error));
+                    }
                 };
                 let path = [&to, &visit.path[from.len()..]].concat();
                 if visit.inode.is_directory() {

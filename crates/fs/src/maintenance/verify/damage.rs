@@ -279,7 +279,7 @@ impl Verification<'_> {
             tables.iter().map(|tables| TableRuns::new(tables, &INODE, &self.source)).collect();
         let all: Vec<&TableRuns> = layers.iter().collect();
         let tree = DirTree::of(&all, self.options.threads)?;
-        let name = self.names.get(&root).cloned().unwrap_or_else(|| format!("@{root}"));
+        let name = self.shown_name(root);
         Ok(Some(ReadableStack { name, tables, layers, tree }))
     }
 

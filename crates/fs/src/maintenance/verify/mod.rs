@@ -294,6 +294,11 @@ impl<'a> Verification<'a> {
         self.report.findings.push(finding);
     }
 
+    /// Returns the name by which commands find a set.
+    fn shown_name(&self, set: SetId) -> String {
+        self.names.get(&set).cloned().unwrap_or_else(|| format!("@{set}"))
+    }
+
     /// Checks tables, the data to which their records refer, and the trees they form.
     fn check_tables(&mut self) -> Result<()> {
         let mut objects: BTreeMap<(SetId, u64), Vec<(SetId, TableRef)>> = BTreeMap::new();

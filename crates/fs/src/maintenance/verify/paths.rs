@@ -16,7 +16,7 @@ use super::generations;
 use super::identities::{self, InheritedFiles, StackOfTables};
 use super::{Finding, LimitedFindings, Severity, Verification};
 use crate::inode::{DirId, FileKind, INODE, NameKind, column, key};
-use crate::stack::dir_tree::DirTree;
+use crate::stack::dir_tree::{Dentry, DirTree};
 use crate::stack::lineage::StackLineage;
 
 /// Numbers of records other than tombstones, by set and directory.
@@ -80,21 +80,7 @@ impl Verification<'_> {
         let tree = DirTree::of(layers, self.options.threads)?;
         self.report.directories += tree.directories() as u64;
         let mut limited = LimitedFindings::new();
-        for double in &tree.doubles {
-            let show = |path: Option<Vec<u8>>| {
-                path.map_or_else(|| "?".into(), |path| String::from_utf8_lossy(&path).into_owned())
-            };
-            let first = match tree.location(double.id) {
-                Some(dentry) => show(tree.path(dentry.parent, &dentry.name)),
-                None => "/".into(),
-            };
-            let second = show(tree.path(double.parent, &double.name));
-            let is_loop = tree.is_within(double.parent, double.id);
-            let what = if is_loop { ", which is in itself" } else { "" };
-            let got = format!("{first} and {second}{what}");
-            let expected = format!("one path to directory {}", double.id);
-            limited.push(Finding::new(Severity::Error, &*object, expected, got));
-        }
+        self.check_shape(root, &tree, &mut limited);
         // The set of one seat of a live namespace lacks files of the others.
         let is_open = self.manifests[&root].state == SetState::Open;
         check_links((&object, counts_are_exact, is_open), &tree, layers, &mut limited)?;
@@ -119,6 +105,35 @@ impl Verification<'_> {
             self.find(Finding::new(Severity::Information, object, expected, got));
         }
         Ok(())
+    }
+
+    /// Checks that one path leads to each directory, unless it was removed.
+    fn check_shape(&self, root: SetId, tree: &DirTree, limited: &mut LimitedFindings) {
+        let object = format!("set {root}");
+        let name = self.shown_name(root);
+        let shown = |dentry: &Dentry| {
+            let path = tree.path(dentry.parent, &dentry.name)?;
+            Some(format!("{name}:{}", String::from_utf8_lossy(&path)))
+        };
+        for double in &tree.doubles {
+            let first = match tree.location(double.id) {
+                Some(dentry) => shown(dentry),
+                None => Some(format!("{name}:/")),
+            };
+            let is_loop = tree.is_within(double.parent, double.id);
+            let got = if is_loop { "one that is in itself" } else { "several" };
+            let expected = format!("one path to directory {}", double.id);
+            let mut finding = Finding::new(Severity::Error, &*object, expected, got);
+            finding.paths = first.into_iter().chain(shown(double)).collect();
+            limited.push(finding);
+        }
+        for dentries in &tree.loops {
+            let names = dentries.iter().map(|dentry| String::from_utf8_lossy(&dentry.name));
+            let names: Vec<_> = names.collect();
+            let expected = format!("a path to directory {}", dentries[0].id);
+            let got = format!("a loop in {name}, to which no path leads: {}", names.join("/"));
+            limited.push(Finding::new(Severity::Error, &*object, expected, got));
+        }
     }
 }
 
