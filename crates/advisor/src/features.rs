@@ -18,7 +18,7 @@ pub const SMALL_REQUEST_BYTES: u64 = 64 << 10;
 pub const STRIPE_BYTES_DEFAULT: u64 = 64 << 10;
 
 /// The storage for which a prediction is made.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StorageConfiguration {
     /// Storage servers.
     pub servers: u32,

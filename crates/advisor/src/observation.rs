@@ -130,6 +130,15 @@ pub struct EmulatedVariables {
     pub time: bool,
 }
 
+impl EmulatedVariables {
+    /// All variables of the storage, or none.
+    #[must_use]
+    pub const fn storage(is_emulated: bool) -> Self {
+        let [servers, metadata_servers, clients, device] = [is_emulated; 4];
+        Self { servers, metadata_servers, clients, device, time: false }
+    }
+}
+
 /// One run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Observation {

@@ -12,9 +12,16 @@ use esker_advisor::observation::{EmulatedVariables, Observation, StorageDevice, 
 use esker_advisor::pattern::{TracePattern, write_pattern};
 use esker_advisor::player::{BigFileTarget, ObjectTarget, PlanOptions, ReplayPlan, ReplayTarget};
 use esker_advisor::trace::TraceReader;
-use esker_base::clock::SystemClock;
+use esker_base::clock::{ManualClock, SystemClock};
 use esker_base::{Error, Kind, Result};
 use esker_workbench::backend::PosixBackend;
+
+const REAL: StorageConfiguration = StorageConfiguration {
+    servers: 1,
+    metadata_servers: 1,
+    clients: 1,
+    device: StorageDevice::Ssd,
+};
 
 fn design() -> ExperimentDesign {
     ExperimentDesign {
@@ -25,15 +32,15 @@ fn design() -> ExperimentDesign {
         processes: vec![2],
         input_bytes: 2_048,
         is_write: false,
+        storage: vec![REAL],
+        is_emulated: false,
         repetitions: 2,
         seed: 3,
     }
 }
 
-fn options(budget_ns: u64) -> MeasureOptions {
-    let device = StorageDevice::Ssd;
-    let storage = StorageConfiguration { servers: 1, metadata_servers: 1, clients: 1, device };
-    MeasureOptions { storage, emulated: EmulatedVariables::default(), budget_ns, processors: 2 }
+const fn options(budget_ns: u64) -> MeasureOptions {
+    MeasureOptions { budget_ns, processors: 2 }
 }
 
 fn systems(directory: &Path) -> Vec<MeasuredSystem<'_>> {
@@ -108,6 +115,52 @@ fn a_file_cut_at_any_byte_is_completed() {
     assert_eq!(rows(directory.path()).len(), 12);
     std::fs::write(&path, "something else").expect("written");
     assert_eq!(ObservationFile::open(&path).expect_err("no rows").kind(), Kind::Corrupt);
+}
+
+/// The clock is moved only by waits, so times are those of the emulated hardware alone.
+#[test]
+fn emulated_storage_decides_the_times() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let with = |servers, device| StorageConfiguration { servers, device, ..REAL };
+    let storage =
+        vec![with(1, StorageDevice::Hdd), with(1, StorageDevice::Ssd), with(4, StorageDevice::Ssd)];
+    let design = ExperimentDesign {
+        patterns: vec![TracePattern::IorSegmented],
+        request_bytes: vec![1 << 20],
+        gap_bytes: vec![0],
+        processes: vec![1],
+        input_bytes: 4 << 20,
+        storage: storage.clone(),
+        is_emulated: true,
+        repetitions: 1,
+        ..design()
+    };
+    let (path, options) = (directory.path().join("rows.csv"), options(u64::MAX));
+    let clock = ManualClock::new(1);
+    let systems = systems(directory.path());
+    let summary = measure(&design, &systems, &path, &options, &clock, &mut |_| {});
+    assert_eq!(summary.expect("measured").added, 6);
+    let found = rows(directory.path());
+    let everything = EmulatedVariables::storage(true);
+    assert!(found.iter().all(|row| row.emulated == everything), "{found:?}");
+    let time_of = |system: &str, storage: StorageConfiguration| {
+        let is_it = |row: &&Observation| {
+            let variables = &row.variables;
+            row.system == system
+                && (variables.servers, variables.device) == (storage.servers, storage.device)
+        };
+        found.iter().find(is_it).expect("a row").microseconds
+    };
+    let [hard_disk, one, four] = [0, 1, 2].map(|index| time_of("big", storage[index]));
+    // 4 MiB at 100 MB/s and what was read ahead, an access, and an open and a close of 0.7 ms; the
+    // solid-state disk is five times as fast, but the interface is not.
+    assert!((42_000.0..60_000.0).contains(&hard_disk), "{hard_disk} us");
+    assert!((33_500.0..38_000.0).contains(&one), "{one} us");
+    // The client's interface is the bottleneck however many servers there are.
+    assert!((33_500.0..=one).contains(&four), "{four} us");
+    // Each small file costs an access and two metadata operations.
+    let small = time_of("small", storage[0]);
+    assert!((4.0 * (4_000.0 + 1_400.0) + 41_900.0..70_000.0).contains(&small), "{small} us");
 }
 
 /// A system that fails in the middle leaves the rows so far, and its data is removed.

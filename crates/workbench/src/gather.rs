@@ -1,13 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Gather: brings the measurements of ranks in other processes to rank 0.
 //!
-//! Each rank sends its phases as JSON in pieces of at most [`PIECE_BYTES`], and an empty message at
+//! Each rank sends its own as JSON in pieces of at most [`PIECE_BYTES`], and an empty message at
 //! the end. Layout: docs/format/workbench-result.md.
 
 use esker_base::{Error, Kind, Result};
 use esker_comm::{Channel, Rank, Transport};
 
-use crate::result::{RESULT_BYTES_MAX, RankPhase};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::result::RESULT_BYTES_MAX;
 
 /// The channel of the pieces, which belongs to the program.
 const PIECES: Channel = Channel(0x0b);
@@ -17,16 +20,16 @@ const PIECE_BYTES: usize = 128 << 10;
 
 const _: () = assert!(PIECE_BYTES <= esker_comm::transport::MESSAGE_BYTES_MAX);
 
-/// Returns the phases of all ranks in rank order at rank 0, and `None` at the others.
+/// Returns what each rank passes, in rank order at rank 0, and `None` at the others.
 ///
 /// # Errors
 /// `Unavailable` names a lost rank; `Corrupt` or `TooLarge` for messages that no rank sends.
-pub fn gather(
+pub fn gather<T: Serialize + DeserializeOwned>(
     transport: &mut dyn Transport,
-    phases: Vec<RankPhase>,
-) -> Result<Option<Vec<Vec<RankPhase>>>> {
+    own: T,
+) -> Result<Option<Vec<T>>> {
     if transport.rank() != Rank(0) {
-        let bytes = serde_json::to_vec(&phases).expect("numbers and words");
+        let bytes = serde_json::to_vec(&own).expect("numbers and words");
         for piece in bytes.chunks(PIECE_BYTES) {
             transport.send(Rank(0), PIECES, piece.to_vec())?;
         }
@@ -47,7 +50,7 @@ pub fn gather(
         bytes[message.from.index()].extend_from_slice(&message.bytes);
     }
     transport.barrier()?;
-    let mut ranks = vec![phases];
+    let mut ranks = vec![own];
     for (rank, bytes) in bytes.iter().enumerate().skip(1) {
         let what = || Error::new(Kind::Corrupt, format!("the result of rank {rank}"));
         ranks.push(serde_json::from_slice(bytes).map_err(|error| what().with_source(error))?);

@@ -10,9 +10,11 @@ use std::collections::BTreeSet;
 
 use esker_base::{Random, Result};
 
+use crate::features::StorageConfiguration;
+use crate::observation::StorageDevice;
 use crate::pattern::{PatternSize, TracePattern};
 
-/// The values of the factors of Table 1 that one machine can vary.
+/// The values of the factors of Table 1.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExperimentDesign {
     /// Applications, which give the access pattern a and the metadata operations M.
@@ -29,6 +31,10 @@ pub struct ExperimentDesign {
     pub input_bytes: u64,
     /// True if requests write.
     pub is_write: bool,
+    /// s, m, c and d: the machine as it is, or configurations to emulate.
+    pub storage: Vec<StorageConfiguration>,
+    /// True if the storage is emulated.
+    pub is_emulated: bool,
     /// Number of runs of each case on each system.
     pub repetitions: u32,
     /// Seed of the order.
@@ -42,6 +48,27 @@ pub struct ExperimentCase {
     pub pattern: TracePattern,
     /// Its parameters.
     pub size: PatternSize,
+    /// The storage.
+    pub storage: StorageConfiguration,
+    /// True if the storage is emulated.
+    pub is_emulated: bool,
+}
+
+impl ExperimentCase {
+    /// The name in observations. Cases on the machine as it is do not name its storage.
+    #[must_use]
+    pub fn name(&self) -> String {
+        let name = self.size.case(self.pattern);
+        if !self.is_emulated {
+            return name;
+        }
+        let StorageConfiguration { servers, metadata_servers, clients, device } = self.storage;
+        let device = match device {
+            StorageDevice::Hdd => "hdd",
+            StorageDevice::Ssd => "ssd",
+        };
+        format!("{name} s={servers} m={metadata_servers} c={clients} d={device}")
+    }
 }
 
 /// A run: the index of its case and of its system, and the repetition.
@@ -91,8 +118,12 @@ impl ExperimentDesign {
                                 is_file_per_rank: false,
                             };
                             size.check(pattern)?;
-                            if names.insert(size.case(pattern)) {
-                                cases.push(ExperimentCase { pattern, size });
+                            for &storage in &self.storage {
+                                let is_emulated = self.is_emulated;
+                                let case = ExperimentCase { pattern, size, storage, is_emulated };
+                                if names.insert(case.name()) {
+                                    cases.push(case);
+                                }
                             }
                         }
                     }
@@ -129,6 +160,13 @@ impl ExperimentDesign {
 mod tests {
     use super::*;
 
+    const REAL: StorageConfiguration = StorageConfiguration {
+        servers: 1,
+        metadata_servers: 1,
+        clients: 1,
+        device: StorageDevice::Ssd,
+    };
+
     fn design() -> ExperimentDesign {
         ExperimentDesign {
             patterns: vec![TracePattern::RequestSize, TracePattern::Hpio, TracePattern::LanlApp1],
@@ -138,6 +176,8 @@ mod tests {
             processes: vec![1, 2],
             input_bytes: 1 << 20,
             is_write: false,
+            storage: vec![REAL],
+            is_emulated: false,
             repetitions: 3,
             seed: 7,
         }
@@ -149,6 +189,14 @@ mod tests {
         // Two sizes for request-size, four for hpio, one for App1; two numbers of processes.
         assert_eq!(cases.len(), 2 * (2 + 4 + 1));
         assert!(cases.iter().all(|case| case.size.requests * case.size.request_bytes == 1 << 20));
+        let storage = vec![REAL, StorageConfiguration { servers: 4, ..REAL }];
+        let emulated = ExperimentDesign { storage, is_emulated: true, ..design() };
+        let emulated = emulated.cases().expect("valid");
+        assert_eq!(emulated.len(), 2 * cases.len());
+        let names = emulated[..2].iter().map(ExperimentCase::name).collect::<Vec<_>>();
+        let name = cases[0].name();
+        assert_eq!(names[0], format!("{name} s=1 m=1 c=1 d=ssd"));
+        assert_eq!(names[1], format!("{name} s=4 m=1 c=1 d=ssd"));
         let wrong = ExperimentDesign { processes: vec![0], ..design() };
         assert!(wrong.cases().is_err());
     }

@@ -3,6 +3,7 @@
 //!
 //! `experiment_design` has the runs, `observation_file` the rows. A run loads the data of its case
 //! on a system, drops it from caches, replays the trace as fast as possible, and removes the data.
+//! Emulated storage slows the replay down, not the load.
 //! Rows that the file has are skipped, so a measurement continues where it was interrupted: it
 //! removes the data that the interrupted run left on its system. Source: Kougkas et al. 2016,
 //! §4.1.3 and §5.2.1.
@@ -17,10 +18,12 @@ use esker_workbench::pace::PaceClock;
 
 pub use self::experiment_design::{ExperimentCase, ExperimentDesign, ExperimentRun};
 pub use self::observation_file::ObservationFile;
-use crate::features::{STRIPE_BYTES_DEFAULT, StorageConfiguration};
+use crate::features::STRIPE_BYTES_DEFAULT;
 use crate::observation::{EmulatedVariables, Observation};
 use crate::pattern::write_pattern;
-use crate::player::{LoadState, PlanOptions, ReplayPacing, ReplayPlan, ReplayTarget, replay};
+use crate::player::{
+    EmulatedTarget, LoadState, PlanOptions, ReplayPacing, ReplayPlan, ReplayTarget, replay,
+};
 use crate::trace::{TraceReader, features};
 
 /// Opens a system; called for each run.
@@ -37,10 +40,6 @@ pub struct MeasuredSystem<'a> {
 /// Options of a measurement.
 #[derive(Clone, Debug)]
 pub struct MeasureOptions {
-    /// The machine and its storage, as they are.
-    pub storage: StorageConfiguration,
-    /// The variables of the storage that are imitated.
-    pub emulated: EmulatedVariables,
     /// No run begins later than this after the first.
     pub budget_ns: u64,
     /// Processors that ranks share.
@@ -87,7 +86,7 @@ pub fn measure(
     let start_ns = clock.monotonic_ns();
     for run in runs {
         let (case, system) = (&cases[run.case], &systems[run.system]);
-        if file.has(&case.size.case(case.pattern), &system.name, run.repetition) {
+        if file.has(&case.name(), &system.name, run.repetition) {
             summary.skipped += 1;
             continue;
         }
@@ -122,9 +121,13 @@ fn observe(
 ) -> Result<Observation> {
     let (trace, _) = write_pattern(case.pattern, &case.size, Vec::new())?;
     let reader = TraceReader::open(&trace[..], "the trace of a pattern")?;
-    let variables = features(&reader, STRIPE_BYTES_DEFAULT)?.variables(&options.storage)?;
+    let variables = features(&reader, STRIPE_BYTES_DEFAULT)?.variables(&case.storage)?;
     let plan = ReplayPlan::read(&reader, PlanOptions::default())?;
-    let target = open_empty(system)?;
+    let opened = open_empty(system)?;
+    let target: Box<dyn ReplayTarget + '_> = match case.is_emulated {
+        true => Box::new(EmulatedTarget::new(opened, case.storage, clock, options.processors)),
+        false => opened,
+    };
     target.load(&plan)?;
     let measured = target
         .drop_caches()
@@ -134,13 +137,13 @@ fn observe(
     cleared?;
     Ok(Observation {
         workload: case.pattern.name().to_owned(),
-        case: case.size.case(case.pattern),
+        case: case.name(),
         system: system.name.clone(),
         kind: measured.kind,
         repetition,
         variables,
         // The clock may have seen no time pass, but a row needs a positive time.
         microseconds: (measured.io_seconds * 1e6).max(1e-3),
-        emulated: options.emulated,
+        emulated: EmulatedVariables::storage(case.is_emulated),
     })
 }

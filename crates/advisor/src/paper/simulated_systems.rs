@@ -22,10 +22,10 @@ pub const STRIPE_BYTES: u64 = 64 << 10;
 pub const READ_AHEAD_BYTES: u64 = 128 << 10;
 
 /// Gigabit Ethernet, in bytes per second (§4).
-const INTERFACE_RATE: f64 = 125e6;
+pub const INTERFACE_RATE: f64 = 125e6;
 
 /// A message there and back (chosen).
-const ROUND_TRIP_SECONDS: f64 = 0.15e-3;
+pub const ROUND_TRIP_SECONDS: f64 = 0.15e-3;
 
 /// The processor's work for a part of a request at a file server (chosen).
 const PART_SECONDS: f64 = 0.06e-3;
@@ -41,10 +41,10 @@ const OBJECT_COPY_RATE: f64 = 400e6;
 
 /// Objects were loaded in the order of the trace, so that one access of the device reads this many
 /// bytes of them (chosen; §3.2.3 says that hard disks lose only 5 to 35 %).
-const OBJECT_READ_BYTES: f64 = 1_048_576.0;
+pub const OBJECT_READ_BYTES: f64 = 1_048_576.0;
 
 /// The processor's work for a metadata operation (chosen).
-const METADATA_SECONDS: f64 = 0.70e-3;
+pub const METADATA_SECONDS: f64 = 0.70e-3;
 
 /// Accesses of the device for each metadata operation, some of which a cache answers (chosen).
 const METADATA_ACCESSES: f64 = 0.5;
@@ -56,7 +56,8 @@ const SAMPLED_REQUESTS: u64 = 64;
 const CUSTOMERS_MAX: f64 = 100_000.0;
 
 /// Seconds before a device delivers the first byte (§2.3).
-fn access_seconds(device: StorageDevice) -> f64 {
+#[must_use]
+pub const fn access_seconds(device: StorageDevice) -> f64 {
     match device {
         StorageDevice::Hdd => 4e-3,
         StorageDevice::Ssd => 0.1e-3,
@@ -64,7 +65,8 @@ fn access_seconds(device: StorageDevice) -> f64 {
 }
 
 /// Bytes per second of a device (chosen).
-fn device_rate(device: StorageDevice) -> f64 {
+#[must_use]
+pub const fn device_rate(device: StorageDevice) -> f64 {
     match device {
         StorageDevice::Hdd => 100e6,
         StorageDevice::Ssd => 500e6,

@@ -7,6 +7,7 @@
 //! noncontiguous                               (k n + i) (r + g)
 //! hpio                                        (i p + k) (r + g)
 //! ior-strided                                 (i p + k) r
+//! ior-random                                  (k n + i a mod n) r, with a near n / golden ratio
 //! lanl-app1      loop l = i / 3, part i mod 3: (l p + k) 262,144 + 0, 16 or 131,072
 //! lanl-app2-like 64 bytes, then r bytes, in a block of the rank's own
 //! tile           row i of tile (k mod x, k / x) of a matrix of x tiles a row
@@ -27,6 +28,9 @@ const APP1_LOOP: [(u64, u64); 3] = [(0, 16), (16, 131_056), (131_072, 131_072)];
 
 /// Bytes before each block of what we take for LANL App2.
 const APP2_HEADER_BYTES: u64 = 64;
+
+/// Multiples of its inverse are spread evenly, and far from their neighbours.
+const GOLDEN_RATIO: f64 = 1.618_033_988_749_895;
 
 /// Bytes of a point of BT-IO: five numbers.
 const BTIO_POINT_BYTES: u64 = 40;
@@ -97,6 +101,10 @@ impl TracePattern {
             Self::Noncontiguous => (own * distance, bytes),
             Self::Hpio => (turn * distance, bytes),
             Self::IorStrided => (turn * bytes, bytes),
+            Self::IorRandom => {
+                let place = scattered(index, size.requests);
+                ((rank * size.requests + place) * bytes, bytes)
+            }
             Self::LanlApp1 => {
                 let (begin, bytes) = APP1_LOOP[(index % 3) as usize];
                 ((index / 3 * ranks + rank) * APP1_LOOP_BYTES + begin, bytes)
@@ -121,6 +129,20 @@ impl TracePattern {
         let bytes = size.last_bytes.filter(|_| is_last).unwrap_or(bytes);
         PatternRequest { offset: offset + size.shift_bytes, bytes }
     }
+}
+
+/// The place of request `index` of `count`, far from that of the one before: a permutation.
+fn scattered(index: u64, count: u64) -> u64 {
+    let divides = |step: u64| {
+        let (mut a, mut b) = (step, count);
+        while b > 0 {
+            (a, b) = (b, a % b);
+        }
+        a > 1
+    };
+    let nearest = (count as f64 / GOLDEN_RATIO).round() as u64;
+    let step = (nearest.max(1)..).find(|step| !divides(*step)).expect("count + 1 at the latest");
+    (u128::from(index) * u128::from(step) % u128::from(count)) as u64
 }
 
 /// Bytes of a line of a cell: whole points.

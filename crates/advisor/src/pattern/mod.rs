@@ -38,6 +38,8 @@ pub enum TracePattern {
     IorSegmented,
     /// IOR, strided: ranks take turns with each request.
     IorStrided,
+    /// IOR with random offsets: each rank has a block of its own, and no order in it.
+    IorRandom,
     /// Tiles of a matrix, row by row.
     Tile,
     /// BT-IO of the NAS benchmarks: lines of the cells of a cube, diagonally partitioned.
@@ -48,7 +50,7 @@ pub enum TracePattern {
 
 impl TracePattern {
     /// All patterns.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::OffsetShift,
         Self::RequestSize,
         Self::Noncontiguous,
@@ -57,6 +59,7 @@ impl TracePattern {
         Self::LanlApp2Like,
         Self::IorSegmented,
         Self::IorStrided,
+        Self::IorRandom,
         Self::Tile,
         Self::BtioLike,
         Self::WorkbenchMix,
@@ -74,6 +77,7 @@ impl TracePattern {
             Self::LanlApp2Like => "lanl-app2-like",
             Self::IorSegmented => "ior-segmented",
             Self::IorStrided => "ior-strided",
+            Self::IorRandom => "ior-random",
             Self::Tile => "tile",
             Self::BtioLike => "btio-like",
             Self::WorkbenchMix => "workbench-mix",
@@ -351,6 +355,10 @@ mod tests {
         assert_eq!(of(TracePattern::Noncontiguous, gaps, 0), [(0, 65_536), (65_636, 65_536)]);
         assert_eq!(of(TracePattern::Hpio, gaps, 1), [(65_636, 65_536), (328_180, 65_536)]);
         assert_eq!(of(TracePattern::IorStrided, gaps, 1), [(65_536, 65_536), (327_680, 65_536)]);
+        assert_eq!(
+            of(TracePattern::IorRandom, PatternSize { request_bytes: 10, ..SIZE }, 1),
+            [80, 130, 100, 150, 120, 90, 140, 110].map(|offset| (offset, 10))
+        );
         let app1 = PatternSize { requests: 4, ..SIZE };
         assert_eq!(
             of(TracePattern::LanlApp1, app1, 1),

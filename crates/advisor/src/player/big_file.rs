@@ -21,7 +21,7 @@ use rustix::fs::{Advice, OFlags, fadvise};
 
 use super::load_marker::{LOAD_MARKER_BYTES_MAX, LoadState, PlanDigest, load_marker, load_state};
 use super::replay_content::fill_content;
-use super::{ReplayConnection, ReplayPlan, ReplayStep, ReplayTarget};
+use super::{ReplayConnection, ReplayPlan, ReplayStep, ReplayTarget, RequestLayout};
 use crate::observation::StorageKind;
 use crate::trace::TraceOperation;
 
@@ -45,7 +45,8 @@ impl BigFileTarget {
         Self { directory: directory.to_owned() }
     }
 
-    fn path(&self, file: u32) -> PathBuf {
+    /// The path of a traced file.
+    pub(super) fn path(&self, file: u32) -> PathBuf {
         self.directory.join(format!("{FILE_PREFIX}{file}"))
     }
 
@@ -139,6 +140,10 @@ impl ReplayTarget for BigFileTarget {
 
     fn storage_kind(&self) -> StorageKind {
         StorageKind::FileSystem
+    }
+
+    fn layout(&self) -> RequestLayout {
+        RequestLayout::File
     }
 
     fn target(&self) -> String {

@@ -2,14 +2,18 @@
 //! Player: replays a trace on a storage system, and measures.
 //!
 //! `replay_plan` has the calls of each rank. A target has the files: `big_file` accesses those of
-//! the trace, `object_target` makes an object of each request. The player loads the data that is
-//! read beforehand, drops caches, and checks every byte after the call that reads it. Concurrency:
-//! a rank is a thread with a connection of its own; ranks wait for each other before the first
-//! call, at the barriers of the trace, and at the end. Source: Kougkas et al. 2016, §4.1.2 and
-//! §4.1.3.
+//! the trace, `object_target` makes an object of each request, and `emulated_target` slows another
+//! one down to `emulated_hardware`. The player loads the data that is read beforehand, drops
+//! caches, and checks every byte after the call that reads it. Concurrency: a rank is a thread, or a
+//! process of a job, with a connection of its own; ranks wait for each other before the first call,
+//! at the barriers of the trace, and at the end. Source: Kougkas et al. 2016, §4.1.2 and §4.1.3.
 
 mod big_file;
+mod emulated_hardware;
+mod emulated_target;
 mod load_marker;
+#[cfg(feature = "mpi")]
+mod mpi_file_target;
 mod object_target;
 mod replay_content;
 mod replay_plan;
@@ -17,15 +21,21 @@ mod replay_result;
 
 use std::time::Duration;
 
-use esker_base::Result;
+use esker_base::{Error, Kind, Result};
 use esker_comm::threads::{self, ThreadOptions};
 use esker_comm::{NodeMap, Transport};
 use esker_workbench::distribution::LatencyDistribution;
+use esker_workbench::gather::gather;
 use esker_workbench::histogram::LatencyHistogram;
 use esker_workbench::pace::{PaceClock, ServiceQueue, Waiting, request_exact_sleeps};
+use serde::{Deserialize, Serialize};
 
 pub use self::big_file::BigFileTarget;
+pub use self::emulated_hardware::RequestLayout;
+pub use self::emulated_target::EmulatedTarget;
 pub use self::load_marker::{LoadState, PlanDigest};
+#[cfg(feature = "mpi")]
+pub use self::mpi_file_target::{MpiFileCalls, MpiFileTarget};
 pub use self::object_target::ObjectTarget;
 pub use self::replay_content::{check_content, fill_content};
 pub use self::replay_plan::{PlanOptions, ReplayFile, ReplayPlan, ReplayStep};
@@ -43,6 +53,9 @@ pub trait ReplayTarget: Send + Sync {
 
     /// The category of the system.
     fn storage_kind(&self) -> StorageKind;
+
+    /// The way in which it stores requests.
+    fn layout(&self) -> RequestLayout;
 
     /// The target as the user names it.
     fn target(&self) -> String;
@@ -107,7 +120,7 @@ pub enum ReplayPacing {
     Fast,
 }
 
-/// Replays `plan` on `target`, which was loaded with it.
+/// Replays `plan` on `target`, which was loaded with it. Each rank is a thread.
 ///
 /// # Errors
 /// `Corrupt` names the file and the byte that was read wrong; the errors of the system.
@@ -118,46 +131,44 @@ pub fn replay(
     processors: u32,
     clock: &dyn PaceClock,
 ) -> Result<ReplayResult> {
-    let ranks = u32::try_from(plan.ranks.len()).expect("bounded by the plan");
+    let ranks = plan.rank_count();
     let options = ThreadOptions { deadline: BARRIER_DEADLINE, ..ThreadOptions::default() };
     let waiting = Waiting::of(ranks, processors);
+    let player = RankPlayer { target, plan, pacing, waiting, clock };
     let measured = threads::run_with(NodeMap::even(ranks, ranks)?, &options, |transport| {
-        RankPlayer { target, plan, pacing, waiting, clock }.run(transport)
+        player.run(transport)
     })?;
-    let mut latency = LatencyDistribution::default();
-    let mut lateness = LatencyDistribution::default();
-    for rank in &measured {
-        latency.merge(&rank.latency);
-        lateness.merge(&rank.lateness);
-    }
-    let earliest = |of: fn(&RankMeasurement) -> u64| measured.iter().map(of).min().unwrap_or(0);
-    let latest = |of: fn(&RankMeasurement) -> u64| measured.iter().map(of).max().unwrap_or(0);
-    let start_ns = earliest(|rank| rank.first_begin_ns);
-    let seconds = |ns: u64| ns as f64 / 1e9;
-    let timing = (pacing == ReplayPacing::Traced).then(|| ReplayTiming {
-        late_p50_ns: lateness.quantile_ns(0.5),
-        late_p99_ns: lateness.quantile_ns(0.99),
-        late_max_ns: lateness.max_ns,
-        traced_seconds: seconds(plan.span_ns),
-        replayed_seconds: seconds(latest(|rank| rank.last_begin_ns) - start_ns),
-    });
-    Ok(ReplayResult {
-        system: target.system(),
-        kind: target.storage_kind(),
-        ranks,
-        requests: plan.requests,
-        bytes: plan.bytes,
-        metadata_operations: measured.iter().map(|rank| rank.metadata_operations).sum(),
-        skipped: plan.skipped + measured.iter().map(|rank| rank.skipped).sum::<u64>(),
-        seconds: seconds(latest(|rank| rank.end_ns) - start_ns),
-        io_seconds: seconds(latest(|rank| rank.latency.sum_ns)),
-        latency,
-        timing,
-    })
+    Ok(player.result(&measured))
 }
 
+/// Replays the rank of this process, as [`replay`] does, in a job of as many ranks as the plan has.
+/// Returns the result at rank 0, and `None` at the others. Collective.
+///
+/// # Errors
+/// As [`replay`]; `Invalid` if the job has more ranks or fewer.
+pub fn replay_in_job(
+    target: &dyn ReplayTarget,
+    plan: &ReplayPlan,
+    pacing: ReplayPacing,
+    clock: &dyn PaceClock,
+    transport: &mut dyn Transport,
+) -> Result<Option<ReplayResult>> {
+    let ranks = plan.rank_count();
+    if transport.size() != ranks {
+        let what = format!(
+            "the trace has {ranks} ranks, and the job {}: start as many as the trace has",
+            transport.size()
+        );
+        return Err(Error::new(Kind::Invalid, what));
+    }
+    let player = RankPlayer { target, plan, pacing, waiting: Waiting::Sleeping, clock };
+    let measured = player.run(transport)?;
+    Ok(gather(transport, measured)?.map(|measured| player.result(&measured)))
+}
+
+/// Times of one rank, from the beginning of its replay.
+#[derive(Serialize, Deserialize)]
 struct RankMeasurement {
-    first_begin_ns: u64,
     last_begin_ns: u64,
     end_ns: u64,
     latency: LatencyDistribution,
@@ -175,6 +186,39 @@ struct RankPlayer<'a> {
 }
 
 impl RankPlayer<'_> {
+    /// The result of all ranks, which began together.
+    fn result(&self, measured: &[RankMeasurement]) -> ReplayResult {
+        let Self { target, plan, .. } = self;
+        let mut latency = LatencyDistribution::default();
+        let mut lateness = LatencyDistribution::default();
+        for rank in measured {
+            latency.merge(&rank.latency);
+            lateness.merge(&rank.lateness);
+        }
+        let latest = |of: fn(&RankMeasurement) -> u64| measured.iter().map(of).max().unwrap_or(0);
+        let seconds = |ns: u64| ns as f64 / 1e9;
+        let timing = (self.pacing == ReplayPacing::Traced).then(|| ReplayTiming {
+            late_p50_ns: lateness.quantile_ns(0.5),
+            late_p99_ns: lateness.quantile_ns(0.99),
+            late_max_ns: lateness.max_ns,
+            traced_seconds: seconds(plan.span_ns),
+            replayed_seconds: seconds(latest(|rank| rank.last_begin_ns)),
+        });
+        ReplayResult {
+            system: target.system(),
+            kind: target.storage_kind(),
+            ranks: plan.rank_count(),
+            requests: plan.requests,
+            bytes: plan.bytes,
+            metadata_operations: measured.iter().map(|rank| rank.metadata_operations).sum(),
+            skipped: plan.skipped + measured.iter().map(|rank| rank.skipped).sum::<u64>(),
+            seconds: seconds(latest(|rank| rank.end_ns)),
+            io_seconds: seconds(latest(|rank| rank.latency.sum_ns)),
+            latency,
+            timing,
+        }
+    }
+
     fn run(&self, transport: &mut dyn Transport) -> Result<RankMeasurement> {
         let rank = transport.rank().0;
         request_exact_sleeps();
@@ -215,9 +259,8 @@ impl RankPlayer<'_> {
         drop(connection);
         transport.barrier()?;
         Ok(RankMeasurement {
-            first_begin_ns: start_ns,
-            last_begin_ns,
-            end_ns,
+            last_begin_ns: last_begin_ns - start_ns,
+            end_ns: end_ns - start_ns,
             latency: latency.distribution(),
             lateness: lateness.distribution(),
             metadata_operations,
@@ -238,7 +281,7 @@ impl RankPlayer<'_> {
         let name = format!("{}: {path}", self.target.system());
         if found.len() as u64 != step.bytes {
             let what = format!("expected {} bytes, read {}", step.bytes, found.len());
-            return Err(esker_base::Error::corrupt(&name, step.offset, what));
+            return Err(Error::corrupt(&name, step.offset, what));
         }
         check_content(&name, step.file, step.offset, found)
     }

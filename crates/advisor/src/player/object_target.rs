@@ -14,7 +14,7 @@ use esker_workbench::pattern::{DatasetId, OBJECT_BYTES_MAX, ObjectId, WorkingSet
 use super::big_file::drop_file_caches;
 use super::load_marker::{LoadState, PlanDigest, load_marker, load_state};
 use super::replay_content::fill_content;
-use super::{ReplayConnection, ReplayPlan, ReplayStep, ReplayTarget};
+use super::{ReplayConnection, ReplayPlan, ReplayStep, ReplayTarget, RequestLayout};
 use crate::observation::StorageKind;
 use crate::trace::TraceOperation;
 
@@ -30,26 +30,54 @@ impl ObjectTarget {
     /// Replays on the objects of `backend`.
     ///
     /// # Errors
-    /// `Unsupported` for a write-once service, and for one that does not keep the content of
-    /// objects.
+    /// `Unsupported` for a service that does not keep the content of objects for later connections.
     pub fn new(backend: Box<dyn Backend>) -> Result<Self> {
-        if backend.is_write_once() || !backend.keeps_content() {
-            let what = format!(
-                "{}: a replay needs objects that it can read and write at any time",
-                backend.target()
-            );
-            return Err(Error::new(Kind::Unsupported, what));
+        if !backend.keeps_content() || !backend.is_read_by_later_connections() {
+            let what = "a replay needs objects that it can read after they were loaded";
+            return Err(Error::new(Kind::Unsupported, format!("{}: {what}", backend.target())));
         }
         Ok(Self { backend })
     }
 
+    /// Fails if the service cannot hold the objects of `plan`: write-once services are replayed with
+    /// reads of one size.
+    fn check(&self, plan: &ReplayPlan) -> Result<()> {
+        let refused = |kind, what: String| {
+            Err(Error::new(kind, format!("{}: {what}", self.backend.target())))
+        };
+        if plan.request_bytes_max > OBJECT_BYTES_MAX {
+            let bytes = plan.request_bytes_max;
+            let what =
+                format!("a request of {bytes} bytes; objects have at most {OBJECT_BYTES_MAX}");
+            return refused(Kind::TooLarge, what);
+        }
+        if !self.backend.is_write_once() {
+            return Ok(());
+        }
+        let mut steps = plan.ranks.iter().flatten();
+        if steps.any(|step| step.operation == TraceOperation::Write) {
+            let what = "is written once: replay a trace that only reads, or use --as-reads";
+            return refused(Kind::Unsupported, what.to_owned());
+        }
+        let mut sizes = plan.files.iter().flat_map(|file| &file.requests).map(|(_, bytes)| bytes);
+        if sizes.any(|bytes| *bytes != plan.request_bytes_max) {
+            let what = "has records of one size, and the requests of the trace have several";
+            return refused(Kind::Unsupported, what.to_owned());
+        }
+        Ok(())
+    }
+
     /// Creates the objects that `plan` reads.
     fn create_objects(&self, plan: &ReplayPlan) -> Result<()> {
-        let mut connection = self.backend.connect(OWNER_RANK, &size(plan))?;
+        // One rank loads alone.
+        let size = WorkingSetSize { ranks: 1, ..size(plan) };
+        let mut connection = self.backend.connect(OWNER_RANK, &size)?;
         connection.add_rank(OWNER_RANK)?;
         let mut content = Vec::new();
         for (number, file) in (0..).zip(&plan.files) {
-            connection.mkdir(DatasetId { rank: OWNER_RANK, number })?;
+            if !self.backend.is_write_once() {
+                connection.mkdir(DatasetId { rank: OWNER_RANK, number })?;
+            }
             for request in &file.read {
                 let (offset, bytes) = *request;
                 let index = file.requests.binary_search(request);
@@ -59,7 +87,7 @@ impl ObjectTarget {
                 connection.create(object(number, index), &content)?;
             }
         }
-        Ok(())
+        connection.flush()
     }
 }
 
@@ -71,7 +99,7 @@ fn object(file: u32, number: u64) -> ObjectId {
 fn size(plan: &ReplayPlan) -> WorkingSetSize {
     let objects = plan.files.iter().map(|file| file.requests.len() as u64).max();
     WorkingSetSize {
-        ranks: u32::try_from(plan.ranks.len()).expect("bounded by the plan"),
+        ranks: plan.rank_count(),
         datasets: u32::try_from(plan.files.len()).expect("files of a trace have 32 bits"),
         objects: objects.unwrap_or_default().max(1),
         iterations: 0,
@@ -90,8 +118,15 @@ impl ReplayTarget for ObjectTarget {
 
     fn storage_kind(&self) -> StorageKind {
         match self.backend.kind() {
-            "posix" | "library" | "mpi-io" => StorageKind::FileSystem,
+            "posix" | "library" | "mpiio" => StorageKind::FileSystem,
             _ => StorageKind::KeyValue,
+        }
+    }
+
+    fn layout(&self) -> RequestLayout {
+        match self.storage_kind() {
+            StorageKind::FileSystem => RequestLayout::SmallFile,
+            StorageKind::KeyValue => RequestLayout::Object,
         }
     }
 
@@ -108,14 +143,7 @@ impl ReplayTarget for ObjectTarget {
     }
 
     fn load(&self, plan: &ReplayPlan) -> Result<()> {
-        if plan.request_bytes_max > OBJECT_BYTES_MAX {
-            let what = format!(
-                "{}: a request of {} bytes; objects have at most {OBJECT_BYTES_MAX}",
-                self.backend.target(),
-                plan.request_bytes_max
-            );
-            return Err(Error::new(Kind::TooLarge, what));
-        }
+        self.check(plan)?;
         let digest = PlanDigest::of(plan);
         self.backend.create_marker(&load_marker(digest, false))?;
         self.create_objects(plan)

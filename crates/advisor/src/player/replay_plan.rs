@@ -103,6 +103,11 @@ impl ReplayFile {
 }
 
 impl ReplayPlan {
+    /// The number of ranks.
+    pub(super) fn rank_count(&self) -> u32 {
+        u32::try_from(self.ranks.len()).expect("bounded by the plan")
+    }
+
     /// Plans the replay of a trace.
     ///
     /// # Errors

@@ -111,7 +111,6 @@ impl Backend for IndexedDirectoryBackend {
     }
 
     fn connect(&self, rank: u32, size: &WorkingSetSize) -> Result<Box<dyn BackendConnection + '_>> {
-        let transport = Some(self.transports.take(rank, size.ranks)?);
         let object_bytes = u32::try_from(size.object_bytes).unwrap_or(u32::MAX);
         let (ranks, writer, reader) = (size.ranks, None, None);
         Ok(Box::new(IndexedConnection {
@@ -119,7 +118,7 @@ impl Backend for IndexedDirectoryBackend {
             rank,
             ranks,
             object_bytes,
-            transport,
+            is_added: false,
             writer,
             reader,
         }))
@@ -175,8 +174,8 @@ struct IndexedConnection<'a> {
     rank: u32,
     ranks: u32,
     object_bytes: u32,
-    /// The transport, until the writer takes it.
-    transport: Option<ThreadTransport>,
+    /// True once the rank was added: a rank writes one directory.
+    is_added: bool,
     /// Exists from [`BackendConnection::add_rank`] to the flush.
     writer: Option<DirectoryWriter<ThreadTransport>>,
     /// Set by the first read.
@@ -221,7 +220,10 @@ impl IndexedConnection<'_> {
 
 impl BackendConnection for IndexedConnection<'_> {
     fn add_rank(&mut self, _: u32) -> Result<()> {
-        let Some(transport) = self.transport.take() else { return Ok(()) };
+        if std::mem::replace(&mut self.is_added, true) {
+            return Ok(());
+        }
+        let transport = self.backend.transports.take(self.rank, self.ranks)?;
         let directory = self.backend.directory()?;
         let layout = RecordLayout::Fixed { key_bytes: 16, value_bytes: self.object_bytes };
         let mut options = directory.options(ValueFormat::Base, layout);

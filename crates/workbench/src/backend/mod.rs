@@ -43,6 +43,8 @@ pub use self::library::LibraryBackend;
 #[cfg(feature = "mongodb")]
 pub use self::mongodb::MongoBackend;
 #[cfg(feature = "mpi")]
+pub use self::mpi_file::{MpiFailure, MpiFile, MpiFileAccess, MpiFiles};
+#[cfg(feature = "mpi")]
 pub use self::mpi_io::MpiIoBackend;
 pub use self::null::NullBackend;
 pub use self::object_store::ObjectStoreBackend;
@@ -100,6 +102,12 @@ pub trait Backend: Send + Sync {
     /// True if objects are created in the first phase of a working set only and read in later ones.
     fn is_write_once(&self) -> bool {
         false
+    }
+
+    /// True if connections made after a flush read the objects that others have created; false if
+    /// only connections that were there do.
+    fn is_read_by_later_connections(&self) -> bool {
+        true
     }
 
     /// The marker of the working set; `None` if there is no working set.

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-//! MPI file: the calls of MPI-IO that the workbench measures, made safe. All `unsafe` of the
-//! workbench is in this file.
+//! MPI file: the calls of MPI-IO that the workbench and replays measure, made safe. All `unsafe` of
+//! the workbench is in this file.
 //!
-//! Invariants: (1) handles do not outlive MPI, since each borrows from [`MpiFiles`], which shares
-//! the process's MPI; (2) no two threads open files on the same communicator, which MPI forbids,
-//! since each [`MpiFiles`] has its own and stays on its thread; (3) an open handle is closed
-//! exactly once.
+//! Invariants: (1) handles do not outlive MPI, since each shares the communicator of its
+//! [`MpiFiles`], and that the process's MPI; (2) no two threads open files on the same communicator,
+//! which MPI forbids, since each [`MpiFiles`] has its own and stays on its thread; (3) an open handle
+//! is closed exactly once.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
-use std::marker::PhantomData;
 use std::mem::MaybeUninit;
+use std::rc::Rc;
 use std::sync::Arc;
 
 use esker_base::{Error, Kind, Result};
@@ -29,7 +29,7 @@ static DUPLICATION: Mutex<()> = Mutex::new(());
 
 /// A failed call of MPI-IO.
 #[derive(Debug)]
-pub(super) struct MpiFailure {
+pub struct MpiFailure {
     kind: Kind,
     message: String,
 }
@@ -40,7 +40,7 @@ impl MpiFailure {
     }
 
     /// The failure as an error that names `path`.
-    pub(super) fn at(self, path: impl std::fmt::Display) -> Error {
+    pub fn at(self, path: impl std::fmt::Display) -> Error {
         Error::new(self.kind, format!("{path}: {}", self.message))
     }
 
@@ -101,11 +101,13 @@ fn checked(code: c_int) -> std::result::Result<(), MpiFailure> {
 
 /// The purpose for which a file is opened.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum MpiFileAccess {
+pub enum MpiFileAccess {
     /// Writing a file that does not exist yet.
     CreateNew,
     /// Reading.
     Read,
+    /// Reading and writing a file that exists.
+    ReadWrite,
 }
 
 impl MpiFileAccess {
@@ -113,47 +115,70 @@ impl MpiFileAccess {
         let mode = match self {
             Self::CreateNew => ffi::MPI_MODE_CREATE | ffi::MPI_MODE_EXCL | ffi::MPI_MODE_WRONLY,
             Self::Read => ffi::MPI_MODE_RDONLY,
+            Self::ReadWrite => ffi::MPI_MODE_RDWR,
         };
         mode.cast_signed()
     }
 }
 
-/// One thread's access to files by MPI-IO.
-pub(super) struct MpiFiles {
-    /// A duplicate of MPI_COMM_SELF; freed before MPI can be finalized.
+/// The ranks that open files together.
+struct FileCommunicator {
+    /// A duplicate; freed before MPI can be finalized.
     communicator: SimpleCommunicator,
     _process: Arc<MpiProcess>,
+}
+
+/// One thread's access to files by MPI-IO.
+pub struct MpiFiles {
     /// Not for other threads.
-    _thread: PhantomData<*const ()>,
+    shared: Rc<FileCommunicator>,
 }
 
 impl MpiFiles {
-    /// Access for the calling thread.
+    /// Access for the calling thread alone.
     ///
     /// # Errors
     /// `Unsupported` if the thread may not call MPI.
-    pub(super) fn new(process: &Arc<MpiProcess>) -> Result<Self> {
+    pub fn new(process: &Arc<MpiProcess>) -> Result<Self> {
+        Self::on(process, SimpleCommunicator::self_comm)
+    }
+
+    /// Access for all processes of the job together. Collective: each calls it, and so it is with
+    /// opening, syncing and closing these files, and with the calls on them whose names end in
+    /// `_all`.
+    ///
+    /// # Errors
+    /// As [`MpiFiles::new`].
+    pub fn of_job(process: &Arc<MpiProcess>) -> Result<Self> {
+        Self::on(process, SimpleCommunicator::world)
+    }
+
+    fn on(process: &Arc<MpiProcess>, of: impl FnOnce() -> SimpleCommunicator) -> Result<Self> {
         process.check_thread()?;
         let communicator = {
             let _alone = DUPLICATION.lock();
-            SimpleCommunicator::self_comm().duplicate()
+            of().duplicate()
         };
-        Ok(Self { communicator, _process: process.clone(), _thread: PhantomData })
+        let shared = FileCommunicator { communicator, _process: process.clone() };
+        Ok(Self { shared: Rc::new(shared) })
     }
 
     /// Opens the file at `path`.
-    pub(super) fn open(
+    ///
+    /// # Errors
+    /// As MPI answers.
+    pub fn open(
         &self,
         path: &CStr,
         access: MpiFileAccess,
-    ) -> std::result::Result<MpiFile<'_>, MpiFailure> {
+    ) -> std::result::Result<MpiFile, MpiFailure> {
         let mut raw = MaybeUninit::uninit();
         // SAFETY: the communicator is alive and only this thread uses it; the path ends with a zero
         // byte; MPI keeps none of the pointers.
         let raw = unsafe {
             raw.write(ffi::RSMPI_FILE_NULL);
             checked(ffi::MPI_File_open(
-                self.communicator.as_raw(),
+                self.shared.communicator.as_raw(),
                 path.as_ptr(),
                 access.mode(),
                 ffi::RSMPI_INFO_NULL,
@@ -164,7 +189,7 @@ impl MpiFiles {
         if is_null(raw) {
             return Err(MpiFailure::new(Kind::DeviceFailed, "MPI_File_open returned no file"));
         }
-        Ok(MpiFile { raw, _files: PhantomData })
+        Ok(MpiFile { raw, _shared: self.shared.clone() })
     }
 
     /// Deletes the file at `path`.
@@ -179,14 +204,14 @@ fn is_null(raw: ffi::MPI_File) -> bool {
     raw == unsafe { ffi::RSMPI_FILE_NULL }
 }
 
-/// An open file, at its individual file pointer.
-pub(super) struct MpiFile<'a> {
+/// An open file.
+pub struct MpiFile {
     /// MPI_FILE_NULL once closed.
     raw: ffi::MPI_File,
-    _files: PhantomData<&'a MpiFiles>,
+    _shared: Rc<FileCommunicator>,
 }
 
-impl MpiFile<'_> {
+impl MpiFile {
     /// Writes at the file pointer, which advances; returns the number of bytes written.
     pub(super) fn write(&mut self, bytes: &[u8]) -> std::result::Result<usize, MpiFailure> {
         let count = c_int::try_from(bytes.len()).unwrap_or(c_int::MAX);
@@ -224,8 +249,99 @@ impl MpiFile<'_> {
         transferred(&status, count)
     }
 
+    /// Writes at `offset`; returns the number of bytes written.
+    ///
+    /// # Errors
+    /// As MPI answers.
+    pub fn write_at(&self, offset: u64, bytes: &[u8]) -> std::result::Result<usize, MpiFailure> {
+        self.write_by(ffi::MPI_File_write_at, offset, bytes)
+    }
+
+    /// Like [`MpiFile::write_at`], of all processes that opened the file, at offsets of their own.
+    ///
+    /// # Errors
+    /// As MPI answers.
+    pub fn write_at_all(
+        &self,
+        offset: u64,
+        bytes: &[u8],
+    ) -> std::result::Result<usize, MpiFailure> {
+        self.write_by(ffi::MPI_File_write_at_all, offset, bytes)
+    }
+
+    fn write_by(
+        &self,
+        call: WriteAt,
+        offset: u64,
+        bytes: &[u8],
+    ) -> std::result::Result<usize, MpiFailure> {
+        let (offset, count) = mpi_range(offset, bytes.len())?;
+        let mut status = MaybeUninit::zeroed();
+        let start = bytes.as_ptr().cast::<c_void>();
+        // SAFETY: the file is open; the buffer has `count` bytes, which MPI only reads, during the
+        // call.
+        checked(unsafe {
+            call(self.raw, offset, start, count, ffi::RSMPI_UINT8_T, status.as_mut_ptr())
+        })?;
+        transferred(&status, count)
+    }
+
+    /// Reads at `offset`; returns the number of bytes read, which is lower than the length of the
+    /// buffer only at the end of the file.
+    ///
+    /// # Errors
+    /// As MPI answers.
+    pub fn read_at(
+        &self,
+        offset: u64,
+        buffer: &mut [u8],
+    ) -> std::result::Result<usize, MpiFailure> {
+        self.read_by(ffi::MPI_File_read_at, offset, buffer)
+    }
+
+    /// Like [`MpiFile::read_at`], of all processes that opened the file, at offsets of their own.
+    ///
+    /// # Errors
+    /// As MPI answers.
+    pub fn read_at_all(
+        &self,
+        offset: u64,
+        buffer: &mut [u8],
+    ) -> std::result::Result<usize, MpiFailure> {
+        self.read_by(ffi::MPI_File_read_at_all, offset, buffer)
+    }
+
+    fn read_by(
+        &self,
+        call: ReadAt,
+        offset: u64,
+        buffer: &mut [u8],
+    ) -> std::result::Result<usize, MpiFailure> {
+        let (offset, count) = mpi_range(offset, buffer.len())?;
+        let mut status = MaybeUninit::zeroed();
+        let start = buffer.as_mut_ptr().cast::<c_void>();
+        // SAFETY: the file is open; the buffer has room for `count` bytes and is only borrowed for
+        // the call.
+        checked(unsafe {
+            call(self.raw, offset, start, count, ffi::RSMPI_UINT8_T, status.as_mut_ptr())
+        })?;
+        transferred(&status, count)
+    }
+
+    /// Makes all bytes of this process durable, and those of others visible.
+    ///
+    /// # Errors
+    /// As MPI answers.
+    pub fn sync(&self) -> std::result::Result<(), MpiFailure> {
+        // SAFETY: the file is open.
+        checked(unsafe { ffi::MPI_File_sync(self.raw) })
+    }
+
     /// Closes the file.
-    pub(super) fn close(mut self) -> std::result::Result<(), MpiFailure> {
+    ///
+    /// # Errors
+    /// As MPI answers.
+    pub fn close(mut self) -> std::result::Result<(), MpiFailure> {
         self.close_handle()
     }
 
@@ -270,11 +386,42 @@ impl MpiFile<'_> {
     }
 }
 
-impl Drop for MpiFile<'_> {
+impl Drop for MpiFile {
     fn drop(&mut self) {
         // A call has failed before: that error is the one to report.
         let _ = self.close_handle();
     }
+}
+
+type WriteAt = unsafe extern "C" fn(
+    ffi::MPI_File,
+    ffi::MPI_Offset,
+    *const c_void,
+    c_int,
+    ffi::MPI_Datatype,
+    *mut ffi::MPI_Status,
+) -> c_int;
+
+type ReadAt = unsafe extern "C" fn(
+    ffi::MPI_File,
+    ffi::MPI_Offset,
+    *mut c_void,
+    c_int,
+    ffi::MPI_Datatype,
+    *mut ffi::MPI_Status,
+) -> c_int;
+
+/// An offset and a length, as MPI takes them.
+fn mpi_range(
+    offset: u64,
+    bytes: usize,
+) -> std::result::Result<(ffi::MPI_Offset, c_int), MpiFailure> {
+    let converted = (ffi::MPI_Offset::try_from(offset), c_int::try_from(bytes));
+    let (Ok(offset), Ok(count)) = converted else {
+        let what = format!("{bytes} bytes at {offset} are beyond the numbers of MPI");
+        return Err(MpiFailure::new(Kind::Invalid, what));
+    };
+    Ok((offset, count))
 }
 
 /// The number of bytes of a transfer of at most `count`, as its status has it.

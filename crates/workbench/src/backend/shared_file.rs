@@ -106,6 +106,10 @@ impl Backend for SharedFileBackend {
         true
     }
 
+    fn is_read_by_later_connections(&self) -> bool {
+        false
+    }
+
     fn read_marker(&self) -> Result<Option<Vec<u8>>> {
         self.working_set.read_marker()
     }

@@ -9,16 +9,16 @@ use clap::builder::PossibleValuesParser;
 use clap::{Args, ValueEnum};
 use esker_advisor::features::StorageConfiguration;
 use esker_advisor::measure::{ExperimentDesign, MeasureOptions, MeasuredSystem, measure};
-use esker_advisor::observation::{
-    EmulatedVariables, Observation, StorageDevice, write_parquet_rows,
-};
+use esker_advisor::observation::{Observation, StorageDevice, write_parquet_rows};
 use esker_advisor::parquet_table::PARQUET_MAGIC;
 use esker_advisor::pattern::TracePattern;
 use esker_base::Result;
 use esker_base::clock::SystemClock;
+use esker_workbench::backend::MPI_IO_PREFIX;
 use serde_json::json;
 
 use super::model::read_file;
+use super::mpi_replay;
 use super::replay::{open_target, processors};
 use crate::context::CommandContext;
 use crate::interrupt;
@@ -33,11 +33,26 @@ enum DeviceChoice {
     Ssd,
 }
 
+impl DeviceChoice {
+    const fn device(self) -> StorageDevice {
+        match self {
+            Self::Hdd => StorageDevice::Hdd,
+            Self::Ssd => StorageDevice::Ssd,
+        }
+    }
+}
+
+/// Servers and nodes that can be emulated, of each kind.
+const EMULATED_MAX: i64 = 1_024;
+
 /// Measure a design of experiments, as rows of CSV and Parquet
 ///
 /// All combinations of the patterns, request sizes, gaps, shifts and processes run on all systems,
 /// repeatedly and in random order. A row is durable before the next run begins; the same command again
 /// goes on where the last one ended. Replays are as fast as possible, with caches dropped before.
+///
+/// With --emulate-… each call takes at least as long as on that many servers, metadata servers and
+/// nodes with such devices would take, and the rows say so.
 #[derive(Args)]
 #[command(after_help = "\
 Systems:
@@ -95,6 +110,27 @@ pub struct AdviseMeasure {
     /// d: the device under the systems
     #[arg(long, value_enum, default_value = "ssd", value_name = "DEVICE")]
     device: DeviceChoice,
+    /// s: emulate storage servers; all storage is emulated if any of these four is given
+    #[arg(long, value_delimiter = ',', value_name = "N,…",
+          value_parser = clap::value_parser!(u32).range(1..=EMULATED_MAX))]
+    emulate_servers: Vec<u32>,
+    /// m: emulate metadata servers
+    #[arg(long, value_delimiter = ',', value_name = "N,…",
+          value_parser = clap::value_parser!(u32).range(1..=EMULATED_MAX))]
+    emulate_metadata_servers: Vec<u32>,
+    /// c: emulate nodes, over which the processes are spread
+    #[arg(long, value_delimiter = ',', value_name = "N,…",
+          value_parser = clap::value_parser!(u32).range(1..=EMULATED_MAX))]
+    emulate_clients: Vec<u32>,
+    /// d: emulate devices
+    #[arg(
+        long,
+        value_enum,
+        value_delimiter = ',',
+        value_name = "DEVICE,…",
+        conflicts_with = "device"
+    )]
+    emulate_device: Vec<DeviceChoice>,
 }
 
 impl AdviseMeasure {
@@ -109,6 +145,8 @@ impl AdviseMeasure {
             processes: self.processes.clone(),
             input_bytes: self.input,
             is_write: self.write,
+            storage: self.storage(),
+            is_emulated: self.is_emulated(),
             repetitions: self.repeat,
             seed: self.seed,
         };
@@ -117,13 +155,11 @@ impl AdviseMeasure {
         let parquet = self.parquet.as_deref().map(OutputFile::prepare).transpose()?;
         let systems = self.systems.iter().map(|system| measured_system(context, system)).collect();
         let systems: Vec<_> = systems;
-        let device = match self.device {
-            DeviceChoice::Hdd => StorageDevice::Hdd,
-            DeviceChoice::Ssd => StorageDevice::Ssd,
-        };
+        // MPI cannot be initialized again for each run.
+        let uses_mpi =
+            self.systems.iter().any(|system| system.contains(&format!("={MPI_IO_PREFIX}")));
+        let _mpi = uses_mpi.then(mpi_replay::begin).transpose()?;
         let options = MeasureOptions {
-            storage: StorageConfiguration { servers: 1, metadata_servers: 1, clients: 1, device },
-            emulated: EmulatedVariables::default(),
             budget_ns: self.seconds.saturating_mul(1_000_000_000),
             processors: processors(),
         };
@@ -170,6 +206,33 @@ impl AdviseMeasure {
 }
 
 impl AdviseMeasure {
+    fn is_emulated(&self) -> bool {
+        let counts = [&self.emulate_servers, &self.emulate_metadata_servers, &self.emulate_clients];
+        counts.iter().any(|counts| !counts.is_empty()) || !self.emulate_device.is_empty()
+    }
+
+    /// The storage of the design: that of the machine, or all combinations of what is emulated, with
+    /// one of what is not given.
+    fn storage(&self) -> Vec<StorageConfiguration> {
+        fn given<T: Copy>(values: &[T], default: T) -> Vec<T> {
+            if values.is_empty() { vec![default] } else { values.to_vec() }
+        }
+        let mut storage = Vec::new();
+        for servers in given(&self.emulate_servers, 1) {
+            for metadata_servers in given(&self.emulate_metadata_servers, 1) {
+                for clients in given(&self.emulate_clients, 1) {
+                    for device in given(&self.emulate_device, self.device) {
+                        let device = device.device();
+                        let one =
+                            StorageConfiguration { servers, metadata_servers, clients, device };
+                        storage.push(one);
+                    }
+                }
+            }
+        }
+        storage
+    }
+
     /// Exits if the rows are not CSV, or if they would be replaced by Parquet.
     fn check_files(&self) {
         let mut start = [0; PARQUET_MAGIC.len()];

@@ -5,6 +5,7 @@ mod import;
 mod imported_calls;
 mod measure;
 mod model;
+mod mpi_replay;
 mod paper;
 mod replay;
 mod show;

@@ -10,11 +10,13 @@ use esker_advisor::player::{
 };
 use esker_base::clock::SystemClock;
 use esker_base::{Error, Kind, Result, shell_word};
+use esker_workbench::backend::MPI_IO_PREFIX;
 use esker_workbench::environment::RunEnvironment;
 use esker_workbench::summary::duration;
 use serde_json::json;
 
-use super::open_trace;
+use super::{mpi_replay, open_trace};
+use crate::commands::measure::workbench::ranks::RankLaunch;
 use crate::commands::measure::workbench::target;
 use crate::context::CommandContext;
 use crate::interrupt;
@@ -28,6 +30,8 @@ pub const REPLAY_TARGETS: &str = "\
 Targets:
   /scratch/replay    a new or empty directory: each file of the trace is one file (big file), or with
                      --small-files each request is a file that is opened, accessed and closed
+  mpiio:/scratch/replay
+                     a directory as above, whose files MPI-IO reads and writes
   driver:LIBRARY:/scratch/db
                      each request is a key of LevelDB, RocksDB or another key-value store
   store:memory: s3://bucket/path esker:NAME postgresql://… mongodb://…
@@ -43,19 +47,39 @@ pub struct TraceReplayArguments {
     /// In a directory, make a small file of each request
     #[arg(long)]
     small_files: bool,
+    /// By MPI-IO, access files collectively; the ranks are processes of mpirun
+    #[arg(long, conflicts_with = "small_files")]
+    collective: bool,
     /// Read what the trace writes, as in the paper
     #[arg(long)]
     as_reads: bool,
 }
 
 impl TraceReplayArguments {
-    fn plan(&self) -> Result<ReplayPlan> {
+    /// The target.
+    pub(super) fn target(&self) -> &str {
+        &self.target
+    }
+
+    /// True if all ranks access files together.
+    pub(super) fn is_collective(&self) -> bool {
+        self.collective
+    }
+
+    /// The calls of the trace.
+    pub(super) fn plan(&self) -> Result<ReplayPlan> {
         let options = PlanOptions { writes_as_reads: self.as_reads };
         ReplayPlan::read(&open_trace(&self.trace)?, options)
             .map_err(|error| error.within(self.trace.display()))
     }
 
     fn open(&self, context: &CommandContext) -> Result<Box<dyn ReplayTarget>> {
+        if self.collective {
+            usage::exit(
+                "--collective takes ranks that are processes, and a target mpiio:DIRECTORY: \
+                         `mpirun -n RANKS esker advise replay …`",
+            );
+        }
         open_target(context, &self.target, self.small_files)
     }
 
@@ -101,12 +125,16 @@ pub(super) fn open_target(
     target: &str,
     small_files: bool,
 ) -> Result<Box<dyn ReplayTarget>> {
+    let mpi_directory = target.strip_prefix(MPI_IO_PREFIX);
     let is_directory = target::is_directory(target);
-    if small_files && !is_directory {
+    if small_files && !is_directory && mpi_directory.is_none() {
         usage::exit("--small-files is for directories");
     }
     if is_directory && !small_files {
         return Ok(Box::new(BigFileTarget::new(Path::new(target))));
+    }
+    if let Some(directory) = mpi_directory.filter(|_| !small_files) {
+        return mpi_replay::open(Path::new(directory));
     }
     let backend = target::open(context, target, None)?;
     Ok(Box::new(ObjectTarget::new(backend)?))
@@ -154,13 +182,15 @@ pub struct AdviseCleanup {
 impl AdviseCleanup {
     /// Removes the data.
     pub fn run(self, context: &CommandContext) -> Result<()> {
-        let is_directory = target::is_directory(&self.target);
-        if is_directory && !Path::new(&self.target).exists() {
+        // The files of MPI-IO are files.
+        let target = self.target.strip_prefix(MPI_IO_PREFIX).unwrap_or(&self.target);
+        let is_directory = target::is_directory(target);
+        if is_directory && !Path::new(target).exists() {
             let what = format!("{} does not exist, so it has no data of a replay", self.target);
             return Err(Error::new(Kind::NotFound, what));
         }
-        let small_files = is_directory && !BigFileTarget::has_data(Path::new(&self.target));
-        open_target(context, &self.target, small_files)?.clear()?;
+        let small_files = is_directory && !BigFileTarget::has_data(Path::new(target));
+        open_target(context, target, small_files)?.clear()?;
         context.out.line(format!("{}: the data is removed", self.target))
     }
 }
@@ -175,7 +205,7 @@ enum TimingChoice {
 
 /// Replay a trace on a storage system
 ///
-/// Each rank is a thread. The data that the trace reads is made first, and caches are dropped. Every
+/// Each rank is a thread, or with mpirun and a target mpiio: a process. The data that the trace reads is made first, and caches are dropped. Every
 /// byte that is read is checked: a wrong one stops the replay and is named. With --timing traced calls
 /// begin at the times of the trace, and the result says how late they were.
 #[derive(Args)]
@@ -184,7 +214,8 @@ enum TimingChoice {
 Examples:
   esker advise replay app.arrow /scratch/replay
   esker advise replay app.arrow /scratch/replay --small-files --as-reads
-  esker advise replay app.arrow driver:./libesker_leveldb.so:/scratch/db --timing traced"))]
+  esker advise replay app.arrow driver:./libesker_leveldb.so:/scratch/db --timing traced
+  mpirun -n 8 esker advise replay app.arrow mpiio:/scratch/replay --collective"))]
 pub struct AdviseReplay {
     #[command(flatten)]
     replay: TraceReplayArguments,
@@ -202,32 +233,57 @@ pub struct AdviseReplay {
 impl AdviseReplay {
     /// Replays the trace.
     pub fn run(self, context: &CommandContext) -> Result<()> {
-        let plan = self.replay.plan()?;
-        let target = self.replay.open(context)?;
-        match self.replay.is_loaded(&*target, &plan)? {
-            true => advise_cleanup(&*target),
-            false => self.replay.load(&*target, &plan)?,
-        }
-        let pacing = match self.timing {
-            TimingChoice::Traced => ReplayPacing::Traced,
-            TimingChoice::Fast => ReplayPacing::Fast,
-        };
-        let measured = self
-            .drop_caches(&*target)
-            .and_then(|()| replay(&*target, &plan, pacing, processors(), &SystemClock));
-        match self.keep {
-            true => target.finish(true)?,
-            false => {
-                target.clear()?;
-                interrupt::advise(
-                    "the data was removed, and the result not yet printed".to_owned(),
-                );
+        if self.replay.target.starts_with(MPI_IO_PREFIX) && !self.replay.small_files {
+            let launch = RankLaunch::of(None, &self.replay.target)?;
+            if launch.ranks().is_some() {
+                let measured = mpi_replay::replay_in_processes(&self, &launch)?;
+                return measured.map_or(Ok(()), |measured| report(context, &measured));
             }
         }
+        let plan = self.replay.plan()?;
+        let target = self.replay.open(context)?;
+        self.prepare(&*target, &plan)?;
+        let measured = self
+            .drop_caches(&*target)
+            .and_then(|()| replay(&*target, &plan, self.pacing(), processors(), &SystemClock));
+        self.finish(&*target)?;
         report(context, &measured?)
     }
 
-    fn drop_caches(&self, target: &dyn ReplayTarget) -> Result<()> {
+    /// The trace and the target.
+    pub(super) fn arguments(&self) -> &TraceReplayArguments {
+        &self.replay
+    }
+
+    /// When calls begin.
+    pub(super) fn pacing(&self) -> ReplayPacing {
+        match self.timing {
+            TimingChoice::Traced => ReplayPacing::Traced,
+            TimingChoice::Fast => ReplayPacing::Fast,
+        }
+    }
+
+    /// Loads `plan` unless `target` was loaded before.
+    pub(super) fn prepare(&self, target: &dyn ReplayTarget, plan: &ReplayPlan) -> Result<()> {
+        if self.replay.is_loaded(target, plan)? {
+            advise_cleanup(target);
+            return Ok(());
+        }
+        self.replay.load(target, plan)
+    }
+
+    /// Removes the data, or keeps it.
+    pub(super) fn finish(&self, target: &dyn ReplayTarget) -> Result<()> {
+        if self.keep {
+            return target.finish(true);
+        }
+        target.clear()?;
+        interrupt::advise("the data was removed, and the result not yet printed".to_owned());
+        Ok(())
+    }
+
+    /// Drops caches, before the replay.
+    pub(super) fn drop_caches(&self, target: &dyn ReplayTarget) -> Result<()> {
         target.drop_caches()?;
         if self.drop_all_caches {
             std::fs::write(DROP_CACHES, "3\n").map_err(|error| Error::io(error, DROP_CACHES))?;

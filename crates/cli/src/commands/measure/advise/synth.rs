@@ -16,9 +16,9 @@ use crate::{text, usage};
 /// Make the trace of a known application or benchmark
 ///
 /// Patterns of Kougkas et al. (2016): offset-shift, request-size, noncontiguous, hpio, lanl-app1, and
-/// lanl-app2-like, which the paper does not print. Others: ior-segmented, ior-strided, tile, btio-like,
-/// workbench-mix. The ranks share one file unless --file-per-process; in workbench-mix they work on many
-/// small ones.
+/// lanl-app2-like, which the paper does not print. Others: ior-segmented, ior-strided, ior-random, tile,
+/// btio-like, workbench-mix. The ranks share one file unless --file-per-process; in workbench-mix they
+/// work on many small ones.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:

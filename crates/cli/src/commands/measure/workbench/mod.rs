@@ -3,7 +3,7 @@
 //! a key-value store.
 
 mod paper;
-mod ranks;
+pub mod ranks;
 pub mod target;
 
 use std::io::Read;
