@@ -200,9 +200,9 @@ impl MountState {
     }
 
     /// Lets the kernel write `file`, in `parent`, directly in the store, if it is new and likely to
-    /// get large. Otherwise the file is written through the mount, and so is one that `flags` allow to
-    /// be mapped for writing: the mapping may outlive the last close, after which the file's bytes in
-    /// the store must not change.
+    /// get large. Otherwise the file is written through the mount, and so is one that the opener may
+    /// map for writing, by its `flags`: the mapping may outlive the last close, after which the file's
+    /// bytes in the store must not change.
     fn pass_writes(
         &self,
         parent: Option<&KernelNode>,
@@ -493,6 +493,10 @@ impl MountState {
             // The kernel then treats files of snapshots as all data.
             return Err(Errno::ENOSYS);
         };
+        if self.writes_back {
+            // What the kernel has not sent yet would look like a hole.
+            return Err(Errno::ENOSYS);
+        }
         let node = self.node(number)?;
         if let NodeLocation::Key(file) = &*node.location.lock() {
             // A key's file is all data.
@@ -509,11 +513,6 @@ impl MountState {
         let size = session.file(&file).stat().map_err(|error| self.errno(&error))?.size;
         if offset >= size {
             return Err(Errno::ENXIO);
-        }
-        if self.writes_back && self.is_open_file(number, |opened| opened.may_be_dirty) {
-            // What the kernel has not sent yet looks like a hole here.
-            let at = if whence == SEEK_DATA { offset } else { size };
-            return i64::try_from(at).map_err(|_| Errno::EOVERFLOW);
         }
         let found = match whence {
             SEEK_DATA => session.file(&file).seek_data(offset),

@@ -67,10 +67,21 @@ impl SessionFile<'_> {
         session.check_open()?;
         let _content = session.pin_data_logs();
         let mut state = file.state.write();
-        let former = changes.size.and_then(|_| FormerContent::of(&state));
+        let Some(size) = changes.size else { return self.change_attributes(&mut state, changes) };
+        let record = session.record(file, &state)?;
+        session.namespace().identity().check(WRITE, &record, b"file")?;
+        check_end(Some(size))?;
+        // What is not permitted fails before anything is cut.
+        let others = AttributeChanges { size: None, ..*changes };
+        session.apply(&mut record.clone(), b"file", &others)?;
+        let former = FormerContent::of(&state);
         let changed = self.change_attributes(&mut state, changes);
-        if let (Err(_), Some(former)) = (&changed, former) {
+        if let (Err(_), Some(former)) = (&changed, former)
+            // Otherwise the record has the new size, and its bytes may be gone.
+            && session.record(file, &state).is_ok_and(|now| now == record)
+        {
             session.restore_content(&mut state, former);
+            session.mark_content_moved(file, &mut state);
         }
         changed
     }
@@ -82,8 +93,6 @@ impl SessionFile<'_> {
     ) -> Result<Inode> {
         let Self { session, file } = *self;
         if let Some(size) = changes.size {
-            session.namespace().identity().check(WRITE, &session.record(file, state)?, b"file")?;
-            check_end(Some(size))?;
             session.set_size(file, state, size)?;
             session.content_was_changed(file, state);
         }

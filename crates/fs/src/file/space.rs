@@ -24,14 +24,7 @@ impl SessionFile<'_> {
     /// # Errors
     /// `TooLarge` beyond [`FILE_BYTES_MAX`]; errors of the store.
     pub fn truncate(&self, size: u64) -> Result<()> {
-        self.change_content(size, |state| {
-            let former = FormerContent::of(state);
-            let changed = self.session.set_size(self.file, state, size);
-            if let (Err(_), Some(former)) = (&changed, former) {
-                self.session.restore_content(state, former);
-            }
-            changed
-        })
+        self.change_content(size, |state| self.session.set_size(self.file, state, size))
     }
 
     /// Extends the file to the end of `range` unless `keeps_size`. Reserves nothing in the store,

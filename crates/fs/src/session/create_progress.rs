@@ -5,7 +5,8 @@
 //! server that carries out many creates tells the session instead which request it is in, and the
 //! session counts its creates. Whenever the log is written or a memtable frozen meanwhile, the
 //! record as of the last create is put too, so no create survives a crash without a record that
-//! covers it, and no record covers a create that is lost.
+//! covers it, and no record covers a create that is lost. Tracking ends before a change that
+//! carries a newer record: an older one must not follow it.
 //!
 //! Concurrency: one handle at a time tracks creates. A create is counted under the lock of the
 //! tree's shard that has it, and the record is made under the locks of all shards, so it covers
@@ -30,6 +31,8 @@ struct TrackedRequest {
     record: RecordOfItem,
     /// The last item whose file was created.
     last: Option<u16>,
+    /// True if the record could not be put for lack of room.
+    is_owed: bool,
 }
 
 impl std::fmt::Debug for CreateProgress {
@@ -40,7 +43,19 @@ impl std::fmt::Debug for CreateProgress {
 
 impl CreateProgress {
     pub(crate) fn begin(&self, record: RecordOfItem) {
-        *self.tracked.lock() = Some(TrackedRequest { record, last: None });
+        *self.tracked.lock() = Some(TrackedRequest { record, last: None, is_owed: false });
+    }
+
+    /// Goes on with the record until it is put otherwise.
+    pub(crate) fn owe(&self) {
+        if let Some(request) = &mut *self.tracked.lock() {
+            request.is_owed = true;
+        }
+    }
+
+    /// Ends the tracking of a record that was owed, which has been put.
+    pub(crate) fn end_owed(&self) {
+        self.tracked.lock().take_if(|request| request.is_owed);
     }
 
     pub(crate) fn end(&self) {

@@ -6,8 +6,9 @@
 //! replaces the record as part of the same operation, so that a crash keeps both or neither.
 //! Records are files of a directory that no path leads to, so a squash drops them.
 //! Invariant: operations that make, remove or move names have one update that decides them, and
-//! that one carries the record. So do changes of attributes and content, which have one update of
-//! their inode. Plain creates are tracked instead (`create_progress`).
+//! that one carries the record. Changes of attributes and content may have several; their record is
+//! put after them, or carried by the log from their end on. Plain creates are tracked, too
+//! (`create_progress`).
 
 use std::ops::ControlFlow;
 
@@ -67,13 +68,32 @@ impl Session {
     }
 
     /// Makes the log carry what `record` returns with the files that this handle creates from now
-    /// on, each as the item of [`Session::set_created_item`]; `None` ends that. Only one handle of a
-    /// session may track its creates at a time. Cost: no store request.
-    pub fn track_creates(&self, record: Option<RecordOfItem>) {
-        match record {
-            Some(record) => self.shared.creates.begin(record),
-            None => self.shared.creates.end(),
+    /// on, each as the item of [`Session::set_created_item`]. Only one handle of a session may track
+    /// its creates at a time. Cost: no store request.
+    pub fn track_creates(&self, record: RecordOfItem) {
+        self.shared.creates.begin(record);
+    }
+
+    /// Puts `record`, the newest of its client, and ends tracking. If there is no room, the log goes
+    /// on carrying the record, until [`Session::end_owed_tracking`].
+    ///
+    /// # Errors
+    /// As [`Session::put_request`].
+    pub fn end_tracking(&self, record: &RequestRecord) -> Result<()> {
+        // No older one is put in between.
+        let newest = record.clone();
+        self.track_creates(Box::new(move |_| newest.clone()));
+        let put = self.put_request(record);
+        match put {
+            Ok(()) => self.shared.creates.end(),
+            Err(_) => self.shared.creates.owe(),
         }
+        put
+    }
+
+    /// Ends the tracking of a record that found no room, after it was put.
+    pub fn end_owed_tracking(&self) {
+        self.shared.creates.end_owed();
     }
 
     /// Sets the item of the request to which files created through this handle belong from now on;

@@ -14,8 +14,7 @@ use esker_base::{Error, Kind, Random, Result};
 use esker_fs::stack::identity::Identity;
 use esker_table::manifest::SetId;
 use rustix::net::sockopt::{
-    set_socket_keepalive, set_tcp_keepidle, set_tcp_keepintvl, set_tcp_user_timeout,
-    socket_peercred,
+    set_socket_keepalive, set_tcp_keepcnt, set_tcp_keepidle, set_tcp_keepintvl, socket_peercred,
 };
 
 use crate::proof::UserSecret;
@@ -29,8 +28,8 @@ use crate::wire::{
 const STEP_PATIENCE: Duration = Duration::from_secs(1);
 /// Time without a sign of the server after which the kernel asks for one, and then asks again.
 const KEEPALIVE_PAUSE: Duration = Duration::from_secs(5);
-/// Time without an acknowledgement after which a connection is lost.
-const LOSS_PATIENCE: Duration = Duration::from_secs(20);
+/// Requests for one without an answer, after which a connection is lost.
+const KEEPALIVES_LOST: u32 = 3;
 /// Time to open a TCP connection.
 const CONNECT_PATIENCE: Duration = Duration::from_secs(5);
 
@@ -193,13 +192,13 @@ fn server_at(address: &ServerAddress) -> String {
     format!("the server on {} (process {})", address.host, address.pid)
 }
 
-/// Makes the loss of the other side end the connection, even while nothing is sent.
+/// Makes the loss of the other side end the connection while nothing is sent. A server that is alive
+/// and takes nothing for a while is not lost.
 fn notice_loss(stream: &TcpStream) -> rustix::io::Result<()> {
     set_socket_keepalive(stream, true)?;
     set_tcp_keepidle(stream, KEEPALIVE_PAUSE)?;
     set_tcp_keepintvl(stream, KEEPALIVE_PAUSE)?;
-    let loss_ms = u32::try_from(LOSS_PATIENCE.as_millis()).expect("less than a minute");
-    set_tcp_user_timeout(stream, loss_ms)
+    set_tcp_keepcnt(stream, KEEPALIVES_LOST)
 }
 
 fn unreachable(error: io::Error, peer: &str) -> Error {

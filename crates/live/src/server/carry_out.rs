@@ -55,8 +55,6 @@ pub(super) struct ClientSession<'a> {
     lacking: BTreeSet<u64>,
     /// True if the change under way was sent before, to this server or another.
     is_repeated: bool,
-    /// The record for the change under way, unless that is in memory alone.
-    unattached: Option<RequestRecord>,
     /// Identifies the freezes of this connection.
     freeze: u64,
     /// The change under way, if other seats were asked to do their part of it.
@@ -106,6 +104,8 @@ struct ChangeBatch<'a> {
     clients: MutexGuard<'a, KnownClients>,
     /// Changes were done that no record covers yet.
     lacks_record: bool,
+    /// The log carries the record of some.
+    tracks: bool,
     /// It began while other changes had to wait.
     is_during_freeze: bool,
 }
@@ -172,7 +172,6 @@ impl<'a> ClientSession<'a> {
             files,
             lacking,
             is_repeated: false,
-            unattached: None,
             freeze: served.freeze().draw_holder(),
             prepared_request: None,
             prepared: BTreeMap::new(),
@@ -308,7 +307,9 @@ impl<'a> ClientSession<'a> {
         let clients = self.served.clients().lock();
         // After the lock: who freezes takes it once, so no change is under way from then on.
         let is_frozen = self.served.freeze().is_frozen(self.served.clock());
-        let batch = ChangeBatch { clients, lacks_record: false, is_during_freeze: is_frozen };
+        let (lacks_record, tracks) = (false, false);
+        let is_during_freeze = is_frozen;
+        let batch = ChangeBatch { clients, lacks_record, tracks, is_during_freeze };
         (!is_frozen || ends_move).then_some(batch)
     }
 
@@ -316,17 +317,9 @@ impl<'a> ClientSession<'a> {
     /// connections begin.
     fn finish(&self, batch: Option<ChangeBatch>) -> Result<()> {
         match batch {
-            Some(ChangeBatch { clients, lacks_record: true, .. }) => {
+            Some(ChangeBatch { clients, lacks_record, tracks, .. }) if lacks_record || tracks => {
                 let known = clients.get(&self.client).expect("known while it is connected");
-                let record = known.window.record();
-                if let Err(error) = self.session.put_request(&record) {
-                    check_goes_on(&error)?;
-                    // The log goes on carrying it until the next creates.
-                    self.served.commit().owed_records().add(record);
-                } else {
-                    self.session.track_creates(None);
-                }
-                Ok(())
+                self.put_record(&known.window)
             }
             _ => Ok(()),
         }

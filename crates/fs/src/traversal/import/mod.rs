@@ -376,6 +376,10 @@ impl ImportRun<'_> {
         let spare_name =
             spare_name.map(|_| format!(".esker-import-{:x}-{:x}", stat.st_dev, stat.st_ino));
         let name = spare_name.as_ref().map_or(source.name, String::as_bytes);
+        if spare_name.is_some() {
+            // An import that died may have left it.
+            let _ = session.unlink(dir, name);
+        }
         match session.adopt(dir, name, inode, Some(&mut fill)) {
             Ok(_) => {}
             Err(error) if read_failed => return Err(ImportFailure::Entry(error)),

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Changes: requests that are carried out once, even if they arrive several times.
 //!
-//! The record of the client's requests (`client_window`) is part of each change: once its effect is
-//! seen, others may act on it, and done again it would undo what they did. Creates are many, so
-//! the log carries their record whenever it is written, as of the last create. Changes of open files
-//! are in memory alone, and are done again after a crash. At the end of a batch the record follows
-//! once more, for what was done without a change of the tree.
+//! The record of the client's requests (`client_window`) is part of each change of names: once its
+//! effect is seen, others may act on it, and done again it would undo what they did. Creates are
+//! many, so the log carries their record whenever it is written, as of the last create. It carries
+//! that of changes of attributes and content, which may be several operations, from their end on: a
+//! crash in the middle of one does it again. Changes of open files are in memory alone, and are done
+//! again after a crash. The record is put by itself before a change that carries one, and at the end
+//! of a batch.
 
 use esker_base::wire::WireInput;
 use esker_base::{Error, Kind, Result};
@@ -56,10 +58,11 @@ impl ClientSession<'_> {
             return Err(Error::new(Kind::Unavailable, what));
         }
         self.is_repeated = header.flags.is_repeated;
-        let owed_records = self.served.commit().owed_records();
-        let recorded = self.record_registration(window);
-        let recorded = recorded.and_then(|()| owed_records.put(&self.superuser));
+        let recorded = self.record_registration(window).and_then(|()| self.put_owed_records());
         recorded.as_ref().map_or_else(check_goes_on, |()| Ok(()))?;
+        if std::mem::replace(&mut batch.tracks, is_tracked(header.verb)) && !batch.tracks {
+            self.put_record(window)?;
+        }
         start_frame(out);
         let mut answer = *header;
         self.lacking = self.lacking.split_off(&window.answered_below());
@@ -123,7 +126,7 @@ impl ClientSession<'_> {
         let positions = (0..header.items).map(|item| ItemPosition { number: header.number, item });
         let files = FileIds::new(self.served.set(), window, self.client, header.number);
         let text_bytes_max = ANSWER_BYTES_MAX / usize::from(header.items.max(1));
-        let (mut dir, mut is_tracked) = (None, false);
+        let (mut dir, mut has_record) = (None, header.verb != Verb::Create);
         let mut failures = 0;
         let mut had_room = header.items == 0;
         for position in positions {
@@ -146,7 +149,7 @@ impl ClientSession<'_> {
                 dir = Some(self.directories.get(id).ok_or(FrameRefusal::LacksDirectory)?);
             }
             let dir = dir.as_ref().expect("found above");
-            if header.verb == Verb::Create && !std::mem::replace(&mut is_tracked, true) {
+            if !std::mem::replace(&mut has_record, true) {
                 self.track_creates(window, position);
             }
             let of = (dir, position.item, files.get(position.item));
@@ -155,7 +158,7 @@ impl ClientSession<'_> {
             if let Err(error) = &outcome {
                 window.finish(position, false);
                 // From the next one on: this one is not among those that were done.
-                is_tracked = false;
+                has_record = header.verb != Verb::Create;
                 failures += 1;
                 check_goes_on(error)?;
             }
@@ -163,6 +166,7 @@ impl ClientSession<'_> {
                 // Another server carries it out again: it has no file open, or knows by itself.
                 window.finish(position, false);
             }
+            self.track_done(header.verb, window);
             put_status(out, &outcome, text_bytes_max);
             if let Ok(ItemEffect::Made(inode)) = &outcome {
                 self.seen_links.add(inode);
@@ -183,7 +187,33 @@ impl ClientSession<'_> {
     fn track_creates(&self, window: &ClientWindow, position: ItemPosition) {
         let progress = window.progress().clone();
         let record = move |last| progress.record_with(position, last);
-        self.session.track_creates(Some(Box::new(record)));
+        self.session.track_creates(Box::new(record));
+    }
+
+    /// Puts the records of all clients that found no room.
+    fn put_owed_records(&self) -> Result<()> {
+        self.served.commit().owed_records().put(&self.superuser)?;
+        self.superuser.end_owed_tracking();
+        Ok(())
+    }
+
+    /// Makes the log carry the record of what was done so far, after a change of attributes or content.
+    fn track_done(&self, verb: Verb, window: &ClientWindow) {
+        if !is_tracked(verb) || verb == Verb::Create {
+            return;
+        }
+        let record = window.record();
+        self.session.track_creates(Box::new(move |_| record.clone()));
+    }
+
+    /// Puts the record of what was done so far; the log no longer carries it.
+    pub(super) fn put_record(&self, window: &ClientWindow) -> Result<()> {
+        let record = window.record();
+        if let Err(error) = self.session.end_tracking(&record) {
+            check_goes_on(&error)?;
+            self.served.commit().owed_records().add(record);
+        }
+        Ok(())
     }
 
     /// Carries out the item at `position`, which then counts as done.
@@ -204,13 +234,6 @@ impl ClientSession<'_> {
                 let created = self.create(dir, (name, file), mode);
                 self.session.set_created_item(None);
                 Ok(created)
-            }
-            Verb::SetAttributes | Verb::Write | Verb::Allocate => {
-                self.unattached = Some(window.record());
-                let outcome = self.change_item(verb, of, input);
-                self.unattached = None;
-                self.attach_request(None)?;
-                outcome.inspect_err(|_| window.finish(position, false))
             }
             // Another server does these again, or knows by itself that they were done.
             verb if !carries_record(verb) => {
@@ -550,6 +573,11 @@ pub(super) enum ItemEffect {
 fn is_of_file_alone(verb: Verb) -> bool {
     use Verb::{Allocate, Close, Open, RemoveXattr, SetAttributes, SetXattr, Write};
     matches!(verb, Allocate | Close | Open | RemoveXattr | SetAttributes | SetXattr | Write)
+}
+
+/// True if the log carries the record of changes of this kind.
+fn is_tracked(verb: Verb) -> bool {
+    matches!(verb, Verb::Create | Verb::SetAttributes | Verb::Write | Verb::Allocate)
 }
 
 /// True if each change of this kind carries the record of its request, always. A record follows the

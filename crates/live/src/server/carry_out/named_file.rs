@@ -211,7 +211,7 @@ impl ClientSession<'_> {
 
     /// Changes attributes or content of a file.
     pub(super) fn change_file(
-        &mut self,
+        &self,
         verb: Verb,
         dir: &Dir,
         input: &mut WireInput,
@@ -219,7 +219,7 @@ impl ClientSession<'_> {
         let file = NamedFile::take(input)?;
         if verb == Verb::SetAttributes {
             let request = AttributeRequest::take(input)?;
-            let is_open = self.attach_if_closed(dir, &file)?;
+            let is_open = matches!(self.find_file(dir, &file), Ok(FilePlace::Open(_)));
             let changed = self.set_attributes(dir, &file, &request);
             // A new size comes behind writes that are done again.
             return Ok(changed.map(|()| match is_open && request.size.is_some() {
@@ -230,24 +230,11 @@ impl ClientSession<'_> {
         let offset = input.varint()?;
         if verb == Verb::Allocate {
             let (range, how) = ((offset, input.varint()?), RangeChange::take(input)?);
-            self.attach_if_closed(dir, &file)?;
             return Ok(self.allocate(dir, &file, range, how));
         }
         let how = WriteMode::take(input)?;
         let bytes = input.bytes(TRANSFER_BYTES_MAX, "bytes to write")?;
-        self.attach_if_closed(dir, &file)?;
         Ok(self.write(dir, &file, (offset, bytes), how))
-    }
-
-    /// Makes the change of `file` carry the record of its request, unless this client has the file
-    /// open: the change is then in memory, and a crash may lose it. Returns whether it is open.
-    fn attach_if_closed(&mut self, dir: &Dir, file: &NamedFile) -> Result<bool> {
-        let is_open = matches!(self.find_file(dir, file), Ok(FilePlace::Open(_)));
-        if !is_open {
-            let record = self.unattached.take();
-            self.attach_request(record.as_ref())?;
-        }
-        Ok(is_open)
     }
 
     /// Writes `bytes` into `file` from `offset` on.
