@@ -29,6 +29,7 @@ use crate::inode::{FileKind, Inode};
 use crate::ops::RenameFlags;
 use crate::session::Session;
 use crate::stack::dir::Dir;
+use crate::stack::identity::{EXECUTE, WRITE};
 use crate::traversal::tally::TransferTally;
 
 /// Options of an import.
@@ -377,6 +378,8 @@ impl ImportRun<'_> {
             spare_name.map(|_| format!(".esker-import-{:x}-{:x}", stat.st_dev, stat.st_ino));
         let name = spare_name.as_ref().map_or(source.name, String::as_bytes);
         if spare_name.is_some() {
+            let identity = session.namespace().identity();
+            dir.check(identity, WRITE | EXECUTE, source.name).map_err(ImportFailure::of)?;
             // An import that died may have left it.
             let _ = session.unlink(dir, name);
         }

@@ -57,11 +57,13 @@ pub struct TraceReplayArguments {
 
 impl TraceReplayArguments {
     /// The target.
+    #[cfg(feature = "mpi")]
     pub(super) fn target(&self) -> &str {
         &self.target
     }
 
     /// True if all ranks access files together.
+    #[cfg(feature = "mpi")]
     pub(super) fn is_collective(&self) -> bool {
         self.collective
     }
@@ -251,6 +253,7 @@ impl AdviseReplay {
     }
 
     /// The trace and the target.
+    #[cfg(feature = "mpi")]
     pub(super) fn arguments(&self) -> &TraceReplayArguments {
         &self.replay
     }
