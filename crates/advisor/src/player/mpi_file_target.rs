@@ -44,13 +44,16 @@ impl MpiFileTarget {
     /// Replays in `directory`, as [`BigFileTarget::new`].
     ///
     /// # Errors
-    /// `Invalid` for a path that MPI-IO cannot take.
+    /// `Invalid` for a path that MPI-IO cannot take; `Unsupported` if the thread may not call MPI.
     pub fn new(directory: &Path, calls: MpiFileCalls, process: Arc<MpiProcess>) -> Result<Self> {
         if directory.as_os_str().as_bytes().iter().any(|byte| matches!(byte, 0 | b':')) {
             let what = "MPI-IO takes what precedes a colon for the type of a file system: name a \
                         directory without";
             return Err(Error::new(Kind::Invalid, format!("{}: {what}", directory.display())));
         }
+        // The first open of a process initializes ROMIO, which threads must not do at the same time.
+        // It may fail.
+        drop(MpiFiles::new(&process)?.open(c"/", MpiFileAccess::Read));
         Ok(Self { files: BigFileTarget::new(directory), calls, process })
     }
 
