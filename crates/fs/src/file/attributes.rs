@@ -71,7 +71,7 @@ impl SessionFile<'_> {
         let record = session.record(file, &state)?;
         session.namespace().identity().check(WRITE, &record, b"file")?;
         check_end(Some(size))?;
-        // What is not permitted fails before anything is cut.
+        // A change that is not permitted fails before anything is cut.
         let others = AttributeChanges { size: None, ..*changes };
         session.apply(&mut record.clone(), b"file", &others)?;
         let former = FormerContent::of(&state);

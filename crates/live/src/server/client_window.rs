@@ -38,7 +38,7 @@ pub(super) struct ItemPosition {
     pub item: u16,
 }
 
-/// What is recorded of the requests of one client.
+/// The part of a client's window that its server records.
 #[derive(Clone, Debug)]
 pub(super) struct RequestProgress {
     client: u64,
@@ -74,7 +74,7 @@ impl ClientWindow {
         Self { progress, is_recorded: false, answers: BTreeMap::new(), answer_bytes: 0 }
     }
 
-    /// What is recorded.
+    /// Returns the recorded part of the window.
     pub fn progress(&self) -> &RequestProgress {
         &self.progress
     }

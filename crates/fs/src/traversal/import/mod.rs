@@ -399,7 +399,7 @@ impl ImportRun<'_> {
         Ok(())
     }
 
-    /// What is at `name`, which is to be a file other than a directory.
+    /// Returns the entry at `name`, and fails where it is a directory.
     fn existing(&self, dir: &Dir, name: &[u8]) -> Result<Option<Inode>, ImportFailure> {
         match self.session.namespace().lookup(dir, name, false) {
             Ok(existing) if existing.is_directory() => {
