@@ -10,6 +10,7 @@ mod changes;
 mod file_moves;
 mod named_file;
 mod reads;
+mod request_records;
 mod seat_directories;
 mod spread_directories;
 

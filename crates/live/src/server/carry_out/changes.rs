@@ -22,6 +22,7 @@ use super::change_items::{
 };
 use super::file_moves::take_move;
 use super::named_file::NamedFile;
+use super::request_records::{carries_record, is_tracked};
 use super::seat_directories::not_of_clients;
 use super::{ANSWER_BYTES_MAX, ChangeBatch, ClientSession, FrameRefusal, check_goes_on, take_name};
 use crate::server::client_window::{ClientWindow, ItemPosition, WINDOW_MAX};
@@ -103,15 +104,6 @@ impl ClientSession<'_> {
         Ok(had_room)
     }
 
-    /// Records the client, unless that was done: the next server must know it again.
-    pub(super) fn record_registration(&self, window: &mut ClientWindow) -> Result<()> {
-        if !window.is_recorded() {
-            self.session.put_request(&window.record())?;
-            window.set_recorded();
-        }
-        Ok(())
-    }
-
     /// Carries out the items of a change that are not done; they fail if there is a `refusal`.
     fn change_items(
         &mut self,
@@ -181,39 +173,6 @@ impl ClientSession<'_> {
         metrics.failures.inc_by(failures);
         let lacks_record = !carries_record(header.verb) && refusal.is_none();
         Ok(ChangedItems { lacks_record, had_room })
-    }
-
-    /// Makes the log carry a record with the files that are created from the item at `position` on.
-    fn track_creates(&self, window: &ClientWindow, position: ItemPosition) {
-        let progress = window.progress().clone();
-        let record = move |last| progress.record_with(position, last);
-        self.session.track_creates(Box::new(record));
-    }
-
-    /// Puts the records of all clients that found no room.
-    fn put_owed_records(&self) -> Result<()> {
-        self.served.commit().owed_records().put(&self.superuser)?;
-        self.superuser.end_owed_tracking();
-        Ok(())
-    }
-
-    /// Makes the log carry the record of what was done so far, after a change of attributes or content.
-    fn track_done(&self, verb: Verb, window: &ClientWindow) {
-        if !is_tracked(verb) || verb == Verb::Create {
-            return;
-        }
-        let record = window.record();
-        self.session.track_creates(Box::new(move |_| record.clone()));
-    }
-
-    /// Puts the record of what was done so far; the log no longer carries it.
-    pub(super) fn put_record(&self, window: &ClientWindow) -> Result<()> {
-        let record = window.record();
-        if let Err(error) = self.session.end_tracking(&record) {
-            check_goes_on(&error)?;
-            self.served.commit().owed_records().add(record);
-        }
-        Ok(())
     }
 
     /// Carries out the item at `position`, which then counts as done.
@@ -573,19 +532,6 @@ pub(super) enum ItemEffect {
 fn is_of_file_alone(verb: Verb) -> bool {
     use Verb::{Allocate, Close, Open, RemoveXattr, SetAttributes, SetXattr, Write};
     matches!(verb, Allocate | Close | Open | RemoveXattr | SetAttributes | SetXattr | Write)
-}
-
-/// True if the log carries the record of changes of this kind.
-fn is_tracked(verb: Verb) -> bool {
-    matches!(verb, Verb::Create | Verb::SetAttributes | Verb::Write | Verb::Allocate)
-}
-
-/// True if each change of this kind carries the record of its request, always. A record follows the
-/// others at the end of their batch.
-fn carries_record(verb: Verb) -> bool {
-    use Verb::{Allocate, Close, Create, LinkAcross, NameSeatFile, Open, SetAttributes, Write};
-    let has_own = matches!(verb, Create | SetAttributes | Write | Allocate | Open | Close);
-    !has_own && !matches!(verb, LinkAcross | NameSeatFile)
 }
 
 /// Identities of the files that a request makes: hashes of what identifies the request, so that a
