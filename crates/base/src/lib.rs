@@ -10,6 +10,7 @@ mod error;
 pub mod fuse_filter;
 pub mod mapped_file;
 pub mod memory;
+pub mod mounts;
 pub mod packed_bits;
 pub mod process;
 pub mod random;

@@ -13,7 +13,7 @@ use esker_table::LogContent;
 use esker_table::manifest::{JobMembership, Manifest, SetId, SetState};
 use esker_table::schema::Row;
 use esker_table::tables::TableSource;
-use esker_table::tree::{Tree, TreeSetup};
+use esker_table::tree::{LogCompanion, Tree, TreeSetup};
 use hashbrown::HashMap;
 
 use crate::data::DataLogs;
@@ -192,8 +192,9 @@ impl Repository {
         manifest.has_own_identities = options.own_identities;
         manifest.properties.clone_from(&options.properties);
         let data = Arc::new(DataLogs::new(self.store().clone(), set, manifest.epoch << 32));
-        let creates = Arc::<CreateProgress>::default();
-        let create = || Tree::create_drawn(self.setup(&options, &data, &creates), set, manifest);
+        let creates = options.tracks_creates.then(Arc::<CreateProgress>::default);
+        let create =
+            || Tree::create_drawn(self.setup(&options, &data, creates.as_ref()), set, manifest);
         let (tree, ()) = concurrent::try_join(store, create, || self.warm_root(&stack))?;
         let session = self.session(stack, tree, (data, creates), &options)?;
         markers.keep();
@@ -275,8 +276,8 @@ impl Repository {
             LogContent::Family(_, operation) => self.has_bytes(set, logged_runs(operation), &data),
             _ => Ok(true),
         };
-        let creates = Arc::<CreateProgress>::default();
-        let setup = self.setup(options, &data, &creates);
+        let creates = options.tracks_creates.then(Arc::<CreateProgress>::default);
+        let setup = self.setup(options, &data, creates.as_ref());
         let tree = Tree::resume(setup, set, Some(manifest), &mut has_all)?;
         data.number_from(tree.manifest().epoch << 32);
         let session = self.session(stack, tree, (data, creates), options)?;
@@ -288,7 +289,7 @@ impl Repository {
         &self,
         stack: Vec<Arc<BaseSet>>,
         tree: Tree,
-        (data, creates): (Arc<DataLogs>, Arc<CreateProgress>),
+        (data, creates): (Arc<DataLogs>, Option<Arc<CreateProgress>>),
         options: &SessionOptions,
     ) -> Result<Session> {
         let layers = LayerStack::new(self.source.clone(), stack, Some(tree));
@@ -304,9 +305,13 @@ impl Repository {
         &self,
         options: &SessionOptions,
         data: &Arc<DataLogs>,
-        creates: &Arc<CreateProgress>,
+        creates: Option<&Arc<CreateProgress>>,
     ) -> TreeSetup {
-        let (data, creates, clock) = (data.clone(), creates.clone(), self.clock.clone());
+        let data = data.clone();
+        let log_companion = creates.cloned().map(|creates| {
+            let clock = self.clock.clone();
+            Arc::new(move |put: &mut dyn FnMut(&Row)| creates.pass(&*clock, put)) as LogCompanion
+        });
         TreeSetup {
             schema: &INODE,
             family: &ExtentFamily,
@@ -314,7 +319,7 @@ impl Repository {
             clock: self.clock.clone(),
             options: options.tree.clone(),
             sync_dependencies: Arc::new(move || data.sync()),
-            log_companion: Some(Arc::new(move |put| creates.pass(&*clock, put))),
+            log_companion,
             heartbeat: options.heartbeat.clone(),
         }
     }

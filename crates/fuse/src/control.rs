@@ -5,14 +5,14 @@
 //! serves the mount and its socket. A request is one line of JSON, and so is its answer. Only the
 //! user who runs the mount and the superuser may send requests.
 
-use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Write};
 use std::os::linux::net::SocketAddrExt;
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use esker_base::mounts::MountedFileSystem;
 use esker_base::{Error, Kind, Random, Result, shell_word};
 use serde_json::{Value, json};
 
@@ -26,8 +26,6 @@ pub const LIVE: &str = "live:";
 const REQUEST_BYTES_MAX: u64 = 64 << 10;
 /// Time that a client has to send its request.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// The kernel's list of mounts.
-const MOUNTS: &str = "/proc/self/mountinfo";
 
 /// A request from a command to a mount.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -158,47 +156,18 @@ pub struct ListedMount {
 /// # Errors
 /// Those of reading the kernel's list.
 pub fn mounts() -> Result<Vec<ListedMount>> {
-    let mounts =
-        std::fs::read(MOUNTS).map_err(|error| Error::io(error, format!("read {MOUNTS}")))?;
-    Ok(mounts.split(|byte| *byte == b'\n').filter_map(mount_of_esker).collect())
+    let all = MountedFileSystem::all()
+        .map_err(|error| Error::io(error, "list the file systems that are mounted"))?;
+    Ok(all.into_iter().filter_map(mount_of_esker).collect())
 }
 
-/// The mount in a line of `mountinfo`, if it is an Esker mount.
-fn mount_of_esker(line: &[u8]) -> Option<ListedMount> {
-    let mut fields = line.split(|byte| *byte == b' ');
-    let mountpoint = fields.nth(4)?;
-    // Optional fields end with a lone minus; the type, the source and options follow.
-    let mut fields = fields.skip_while(|field| *field != b"-").skip(1);
-    let (kind, source) = (fields.next()?, fields.next()?);
-    let name = source.strip_prefix(SOURCE.as_bytes()).filter(|_| kind.starts_with(b"fuse"))?;
-    let mut options = fields.next().unwrap_or_default().split(|byte| *byte == b',');
-    let uid = options.find_map(|option| option.strip_prefix(b"user_id="));
-    Some(ListedMount {
-        mountpoint: OsString::from_vec(unescaped(mountpoint)).into(),
-        name: String::from_utf8_lossy(&unescaped(name)).into_owned(),
-        uid: uid.and_then(|uid| std::str::from_utf8(uid).ok()?.parse().ok()),
-    })
-}
-
-/// `field` without the escapes (`\040`) that the kernel uses for blanks.
-fn unescaped(field: &[u8]) -> Vec<u8> {
-    let mut out = Vec::with_capacity(field.len());
-    let mut rest = field;
-    while let [first, after @ ..] = rest {
-        let digits = after.get(..3).and_then(|digits| std::str::from_utf8(digits).ok());
-        let escaped = digits.and_then(|digits| u8::from_str_radix(digits, 8).ok());
-        match escaped.filter(|_| *first == b'\\') {
-            Some(byte) => {
-                out.push(byte);
-                rest = &after[3..];
-            }
-            None => {
-                out.push(*first);
-                rest = after;
-            }
-        }
-    }
-    out
+fn mount_of_esker(mount: MountedFileSystem) -> Option<ListedMount> {
+    let source = mount.source.as_bytes();
+    let name = source.strip_prefix(SOURCE.as_bytes()).filter(|_| mount.kind.starts_with("fuse"))?;
+    let name = String::from_utf8_lossy(name).into_owned();
+    let uid = mount.options.split(',').find_map(|option| option.strip_prefix("user_id="));
+    let uid = uid.and_then(|uid| uid.parse().ok());
+    Some(ListedMount { mountpoint: mount.mountpoint, name, uid })
 }
 
 /// Sends a request to the mount at `mountpoint` and waits for the answer; returns its fields.
@@ -342,7 +311,7 @@ mod tests {
 
     #[test]
     fn mounts_of_esker_are_found_among_others() {
-        let of = |line: &str| mount_of_esker(line.as_bytes());
+        let of = |line: &str| MountedFileSystem::of_line(line.as_bytes()).and_then(mount_of_esker);
         let mount = |at: &str, name: &str, uid| {
             Some(ListedMount { mountpoint: at.into(), name: name.to_owned(), uid })
         };
@@ -353,8 +322,5 @@ mod tests {
         assert_eq!(of(without_options), mount("/mnt", "a", None));
         assert_eq!(of("22 1 0:5 / /fuse.esker rw shared:5 - ext4 esker:a rw"), None);
         assert_eq!(of("22 1 0:5 / /mnt rw shared:5 - fuse sshfs rw"), None);
-        assert_eq!(of("22 1 0:5 / /mnt"), None);
-        assert_eq!(of(""), None);
-        assert_eq!(unescaped(b"\\134\\04"), b"\\\\04");
     }
 }

@@ -26,7 +26,6 @@ use rustix::fs::OFlags;
 
 use crate::attributes::type_of;
 use crate::backing::Backing;
-use crate::file::KernelAccess;
 use crate::listing::{EntrySink, ShownEntry};
 use crate::make::{Caller, CreateRequest};
 use crate::mount_state::MountState;
@@ -327,12 +326,12 @@ impl Filesystem for FuseDriver {
         let flags = OFlags::from_bits_retain(flags.0.cast_unsigned());
         let register = |file: &File| reply.open_backing(file).map(Backing::OfLibrary);
         match self.0.open(number.0, flags, drops_set_id(request), register) {
-            Ok(KernelAccess::ThroughCache) => {
+            Ok(None) => {
                 let flags = open_flags(flags, self.0.flushes_at_close());
                 reply.opened(FileHandle(0), flags);
             }
             // Never a file of a session that syncs each change, so `close` need not wait.
-            Ok(KernelAccess::InStore(backing)) => match &*backing {
+            Ok(Some(backing)) => match &*backing {
                 Backing::OfLibrary(backing) => {
                     reply.opened_passthrough(FileHandle(0), FopenFlags::FOPEN_NOFLUSH, backing);
                 }
@@ -358,11 +357,11 @@ impl Filesystem for FuseDriver {
         let flags = OFlags::from_bits_retain(flags.cast_unsigned());
         let asked = (&asked, flags);
         match self.0.create(caller(request), parent.0, name.as_bytes(), asked, register) {
-            Ok((attr, KernelAccess::ThroughCache)) => {
+            Ok((attr, None)) => {
                 let flags = open_flags(flags, self.0.flushes_at_close());
                 reply.created(&TTL, &attr, GENERATION, FileHandle(0), flags);
             }
-            Ok((attr, KernelAccess::InStore(backing))) => match &*backing {
+            Ok((attr, Some(backing))) => match &*backing {
                 Backing::OfLibrary(backing) => {
                     let (handle, flags) = (FileHandle(0), FopenFlags::FOPEN_NOFLUSH);
                     reply.created_passthrough(&TTL, &attr, GENERATION, handle, flags, backing);

@@ -67,15 +67,6 @@ impl OpenedFile {
     }
 }
 
-/// The way in which the kernel accesses an open file.
-#[derive(Debug)]
-pub(crate) enum KernelAccess {
-    /// Through its page cache.
-    ThroughCache,
-    /// Directly, in the store's file.
-    InStore(Arc<Backing>),
-}
-
 /// True if a program that opens a file with `flags` can map it for writing.
 fn can_map_writes(flags: OFlags) -> bool {
     flags.contains(OFlags::RDWR)
@@ -123,16 +114,17 @@ pub(crate) fn range_change(mode: i32) -> Result<RangeChange, Errno> {
 
 impl MountState {
     /// Opens the file `number` with `flags`; a truncation removes set-id bits if `drops_set_id`.
-    /// `register` gives the kernel a backing.
+    /// Returns the store's file that the kernel reads and writes directly, which `register` has given
+    /// it; `None` if it uses its page cache.
     pub(crate) fn open(
         &self,
         number: u64,
         flags: OFlags,
         drops_set_id: bool,
         register: impl FnOnce(&File) -> io::Result<Backing>,
-    ) -> Result<KernelAccess, Errno> {
+    ) -> Result<Option<Arc<Backing>>, Errno> {
         let node = self.node(number)?;
-        let access = {
+        let backing = {
             let mut file = node.file.lock();
             let opened = match &mut *file {
                 Some(opened) => {
@@ -142,11 +134,8 @@ impl MountState {
                 None => file.insert(self.open_first(&node, flags, register)?),
             };
             opened.may_be_dirty |= self.leaves_dirty_pages(flags);
-            match &opened.backing {
-                // The kernel takes nothing else while the file is open so.
-                Some(backing) => KernelAccess::InStore(backing.clone()),
-                None => KernelAccess::ThroughCache,
-            }
+            // The kernel takes nothing else while the file is open so.
+            opened.backing.clone()
         };
         if flags.contains(OFlags::TRUNC) {
             let wanted = AttrChanges { size: Some(0), ..AttrChanges::default() };
@@ -155,7 +144,7 @@ impl MountState {
                 let _ = self.release(number);
             })?;
         }
-        Ok(access)
+        Ok(backing)
     }
 
     /// True if the kernel may keep what is written to a file that is opened with `flags`.
@@ -256,7 +245,7 @@ impl MountState {
     }
 
     /// Creates the regular file `name` in `parent` and opens it with `flags`. Returns its attributes
-    /// for the kernel and, as [`MountState::open`], how the kernel accesses it.
+    /// for the kernel and, as [`MountState::open`], the store's file.
     pub(crate) fn create(
         &self,
         caller: Caller,
@@ -264,7 +253,7 @@ impl MountState {
         name: &[u8],
         (asked, flags): (&CreateRequest, OFlags),
         register: impl FnOnce(&File) -> io::Result<Backing>,
-    ) -> Result<(FileAttr, KernelAccess), Errno> {
+    ) -> Result<(FileAttr, Option<Arc<Backing>>), Errno> {
         let session = self.session()?;
         let parent = self.node(parent)?;
         let dir = self.dir(&parent)?;
@@ -277,12 +266,12 @@ impl MountState {
         let shown = ListedAttributes::from(&inode).file_attr(node.number);
         let file = session.open_created(&dir, name, inode);
         let backing = self.pass_writes(Some(&parent), (&file, flags), register);
-        let access = backing.clone().map_or(KernelAccess::ThroughCache, KernelAccess::InStore);
         let content = OpenedContent::Changing(file);
         let may_be_dirty = self.leaves_dirty_pages(flags);
-        let opened = OpenedFile { content, count: 1, is_new: true, backing, may_be_dirty };
+        let opened =
+            OpenedFile { content, count: 1, is_new: true, backing: backing.clone(), may_be_dirty };
         *node.file.lock() = Some(opened);
-        Ok((shown, access))
+        Ok((shown, backing))
     }
 
     /// True if the last release of the file `number` may take long: the kernel has written it

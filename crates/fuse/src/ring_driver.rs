@@ -19,7 +19,6 @@ use rustix::fs::OFlags;
 use crate::attributes::type_of;
 use crate::backing::Backing;
 use crate::driver::{open_flags, space_of};
-use crate::file::KernelAccess;
 use crate::listing::{EntrySink, ShownEntry};
 use crate::make::{Caller, CreateRequest};
 use crate::mount_state::MountState;
@@ -240,8 +239,8 @@ impl RingDriver {
     fn open(&self, node: u64, flags: u32, drops_set_id: bool) -> Result<Answer, Errno> {
         let register = |file: &File| Backing::register(&self.device, file);
         let flags = OFlags::from_bits_retain(flags);
-        let access = self.state.open(node, flags, drops_set_id, register)?;
-        let (flags, backing) = self.reply_flags(flags, &access);
+        let backing = self.state.open(node, flags, drops_set_id, register)?;
+        let (flags, backing) = self.reply_flags(flags, backing.as_deref());
         Ok(Answer::Opened(0, flags, backing))
     }
 
@@ -256,18 +255,14 @@ impl RingDriver {
         let register = |file: &File| Backing::register(&self.device, file);
         let asked = CreateRequest::new(FileKind::File, mode);
         let asked = (&asked, OFlags::from_bits_retain(flags));
-        let (attr, access) = self.state.create(caller, parent, name, asked, register)?;
-        let (flags, backing) = self.reply_flags(asked.1, &access);
+        let (attr, backing) = self.state.create(caller, parent, name, asked, register)?;
+        let (flags, backing) = self.reply_flags(asked.1, backing.as_deref());
         Ok(Answer::Created(attr, flags, backing))
     }
 
     /// Flags of the reply for a file that is opened with `flags`, and the id of its backing file.
-    fn reply_flags(&self, flags: OFlags, access: &KernelAccess) -> (u32, u32) {
-        let id = match access {
-            KernelAccess::InStore(backing) => backing.id(),
-            KernelAccess::ThroughCache => None,
-        };
-        match id {
+    fn reply_flags(&self, flags: OFlags, backing: Option<&Backing>) -> (u32, u32) {
+        match backing.and_then(Backing::id) {
             // Never a file of a session that syncs each change: `close` need not wait.
             Some(id) => ((FopenFlags::FOPEN_NOFLUSH | FopenFlags::FOPEN_PASSTHROUGH).bits(), id),
             None => (open_flags(flags, self.state.flushes_at_close()).bits(), 0),

@@ -7,6 +7,7 @@
 use std::fs::read_to_string;
 use std::path::Path;
 
+use esker_base::mounts::MountedFileSystem;
 use rustix::thread::{CpuSet, sched_getaffinity};
 use serde::{Deserialize, Serialize};
 
@@ -157,19 +158,14 @@ fn load() -> f64 {
 /// The mount point with its options, and the type of its file system, at `directory`.
 fn mount_of(directory: &Path) -> (String, String) {
     let Ok(path) = directory.canonicalize() else { return Default::default() };
-    let table = read_to_string("/proc/self/mountinfo").unwrap_or_default();
-    let mounts = table.lines().filter_map(|line| {
-        let (left, right) = line.split_once(" - ")?;
-        let mut left = left.split(' ').skip(4);
-        let (point, options) = (left.next()?, left.next()?);
-        let mut right = right.split(' ');
-        let kind = right.next()?;
-        let more = right.nth(1).unwrap_or_default();
-        path.starts_with(point).then(|| (point, format!("{point} ({options}; {more})"), kind))
-    });
+    let mounts = MountedFileSystem::all().unwrap_or_default();
+    let mounts = mounts.into_iter().filter(|mount| path.starts_with(&mount.mountpoint));
     // The last of several mounts at one point is on top.
-    let found = mounts.max_by_key(|(point, ..)| point.len());
-    found.map(|(_, mount, kind)| (mount, kind.to_owned())).unwrap_or_default()
+    let Some(mount) = mounts.max_by_key(|mount| mount.mountpoint.as_os_str().len()) else {
+        return Default::default();
+    };
+    let MountedFileSystem { mountpoint, mount_options, kind, options, .. } = mount;
+    (format!("{} ({mount_options}; {options})", mountpoint.display()), kind)
 }
 
 #[cfg(test)]

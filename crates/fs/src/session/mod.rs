@@ -64,6 +64,9 @@ pub struct SessionOptions {
     /// except those of its job. Another session can then make a directory of it, or of the job, its
     /// own ([`Session::adopt_set`]).
     pub own_identities: bool,
+    /// Allows [`Session::track_creates`], for a server of others' requests. Each write of the log then
+    /// locks the whole memtable while it gathers what it writes.
+    pub tracks_creates: bool,
 }
 
 /// Attributes of the root directory of a new file system.
@@ -92,6 +95,7 @@ impl Default for SessionOptions {
             heartbeat: Some(Heartbeat::of_process(rustix::process::geteuid().as_raw().to_string())),
             take_over: false,
             own_identities: false,
+            tracks_creates: false,
         }
     }
 }
@@ -149,7 +153,8 @@ pub struct Session {
 #[derive(Debug)]
 struct SharedSession {
     data: Arc<DataLogs>,
-    creates: Arc<CreateProgress>,
+    /// Present if the options allow tracking.
+    creates: Option<Arc<CreateProgress>>,
     durability: Durability,
     clock: Arc<dyn Clock>,
     set_ids: Arc<SetIds>,
@@ -174,7 +179,7 @@ struct SharedSession {
 impl Session {
     pub(crate) fn new(
         namespace: Namespace,
-        (data, creates): (Arc<DataLogs>, Arc<CreateProgress>),
+        (data, creates): (Arc<DataLogs>, Option<Arc<CreateProgress>>),
         durability: Durability,
         (clock, set_ids): (Arc<dyn Clock>, Arc<SetIds>),
     ) -> Self {

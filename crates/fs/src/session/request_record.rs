@@ -17,7 +17,7 @@ use esker_table::schema::{Key, RowBuffer};
 use esker_table::tree::{CurrentRow, WriteBatch};
 
 use crate::inode::{DirId, FileKind, Inode, NameKind, key};
-use crate::session::create_progress::RecordOfItem;
+use crate::session::create_progress::{CreateProgress, RecordOfItem};
 use crate::session::{Session, put};
 use crate::stack::dir::DirNode;
 use crate::stack::list::DirCursor;
@@ -70,8 +70,15 @@ impl Session {
     /// Makes the log carry what `record` returns with the files that this handle creates from now
     /// on, each as the item of [`Session::set_created_item`]. Only one handle of a session may track
     /// its creates at a time. Cost: no store request.
+    ///
+    /// # Panics
+    /// Without [`tracks_creates`](crate::session::SessionOptions::tracks_creates).
     pub fn track_creates(&self, record: RecordOfItem) {
-        self.shared.creates.begin(record);
+        self.creates().begin(record);
+    }
+
+    fn creates(&self) -> &CreateProgress {
+        self.shared.creates.as_ref().expect("the options allow tracking")
     }
 
     /// Puts `record`, the newest of its client, and ends tracking. If there is no room, the log goes
@@ -85,15 +92,15 @@ impl Session {
         self.track_creates(Box::new(move |_| newest.clone()));
         let put = self.put_request(record);
         match put {
-            Ok(()) => self.shared.creates.end(),
-            Err(_) => self.shared.creates.owe(),
+            Ok(()) => self.creates().end(),
+            Err(_) => self.creates().owe(),
         }
         put
     }
 
     /// Ends the tracking of a record that found no room, after it was put.
     pub fn end_owed_tracking(&self) {
-        self.shared.creates.end_owed();
+        self.creates().end_owed();
     }
 
     /// Sets the item of the request to which files created through this handle belong from now on;
@@ -106,7 +113,7 @@ impl Session {
     #[inline]
     pub(crate) fn count_created(&self) {
         if let Some(item) = self.created_item {
-            self.shared.creates.created(item);
+            self.creates().created(item);
         }
     }
 

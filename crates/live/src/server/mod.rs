@@ -165,6 +165,7 @@ impl LiveServer {
         });
         let is_released = hold.as_ref().is_some_and(|hold| hold.state == HolderState::Released);
         let looked_ns = clock.monotonic_ns();
+        options.session.tracks_creates = true;
         let session = repository.resume(set, options.session.clone())?;
         // The process that made the namespace may have died before this step.
         marker::hold(store, set, &MarkerHolder::Live(name.to_owned()))?;

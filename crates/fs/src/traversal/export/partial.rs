@@ -15,6 +15,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use esker_base::mounts::MountedFileSystem;
 use esker_base::{Error, Kind, Result};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, RenameFlags, StatxAttributes, StatxFlags};
 use rustix::io::Errno;
@@ -294,33 +295,14 @@ fn check_no_mounts(directory: &Path) -> std::io::Result<()> {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
         found => found?,
     };
-    let mounts = std::fs::read("/proc/self/mountinfo")?;
-    let points = mounts
-        .split(|byte| *byte == b'\n')
-        .filter_map(|line| line.split(|byte| *byte == b' ').nth(4).map(unescaped));
+    let points = MountedFileSystem::all()?.into_iter().map(|mount| mount.mountpoint);
     for point in points {
-        let point = Path::new(OsStr::from_bytes(&point)).to_owned();
         if point != directory && point.starts_with(&directory) {
             let what = format!("{} is mounted below it: unmount that first", point.display());
             return Err(std::io::Error::new(std::io::ErrorKind::ResourceBusy, what));
         }
     }
     Ok(())
-}
-
-/// A path of the kernel's list of mounts, in which some bytes are octal numbers.
-fn unescaped(path: &[u8]) -> Vec<u8> {
-    let (mut plain, mut left) = (Vec::new(), path);
-    while let [first, rest @ ..] = left {
-        let digits = rest.get(..3).filter(|_| *first == b'\\');
-        let number = digits.and_then(|digits| {
-            let digits = std::str::from_utf8(digits).ok()?;
-            u8::from_str_radix(digits, 8).ok()
-        });
-        plain.push(number.unwrap_or(*first));
-        left = if number.is_some() { &rest[3..] } else { rest };
-    }
-    plain
 }
 
 fn has_entries(handle: &OwnedFd) -> rustix::io::Result<bool> {

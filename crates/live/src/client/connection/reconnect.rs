@@ -32,7 +32,11 @@ impl LiveConnection {
         let since_ns = if self.is_unserved { self.heard_ns } else { broke_ns.max(self.heard_ns) };
         let deadline_ns = since_ns.saturating_add(patience_ns);
         let mut last = why;
-        self.fail_what_is_not_repeated();
+        self.fail_requests(
+            |request| !request.is_repeatable(),
+            "the server went away before it answered; `esker names` shows whether the snapshot was \
+             published",
+        );
         let endpoint = loop {
             // A server that accepts connections and ends them without an answer is none.
             if std::mem::take(&mut self.awaits_first_answer) && clock.monotonic_ns() >= deadline_ns
@@ -83,7 +87,14 @@ impl LiveConnection {
         self.received.clear();
         self.send.clear();
         self.sent = 0;
-        self.fail_what_may_be_forgotten(clock.monotonic_ns());
+        let now_ns = clock.monotonic_ns();
+        // A server that has forgotten the client would carry them out again, over what others have
+        // done since.
+        self.fail_requests(
+            |request| request.may_be_forgotten(now_ns),
+            "the connection was lost for too long to repeat the request; whether it was carried out \
+             is unknown",
+        );
         let answered_below = self.oldest();
         for request in &mut self.pending {
             request.move_to_new_connection();
@@ -103,28 +114,13 @@ impl LiveConnection {
         self.is_unserved = true;
     }
 
-    /// Fails changes that are too old to be repeated: a server that has forgotten the client would
-    /// carry them out again, over what others have done since.
-    fn fail_what_may_be_forgotten(&mut self, now_ns: u64) {
-        let lost = self.pending.iter().filter(|request| request.may_be_forgotten(now_ns));
-        let lost: Vec<u64> = lost.map(|request| request.number).collect();
-        self.pending.retain(|request| !request.may_be_forgotten(now_ns));
-        for number in lost {
-            let what = "the connection was lost for too long to repeat the request; whether it was \
-                        carried out is unknown";
-            self.put_answer(number, Err(Error::new(Kind::Unavailable, what)));
-        }
-    }
-
-    /// Fails requests that would not do the same when repeated.
-    fn fail_what_is_not_repeated(&mut self) {
-        let lost = self.pending.iter().filter(|request| !request.is_repeatable());
-        let lost: Vec<u64> = lost.map(|request| request.number).collect();
-        self.pending.retain(PendingRequest::is_repeatable);
-        for number in lost {
-            let what = "the server went away before it answered; `esker names` shows whether the \
-                        snapshot was published";
-            self.put_answer(number, Err(Error::new(Kind::Unavailable, what)));
+    /// Fails the requests without an answer for which `fails` holds, and does not repeat them.
+    fn fail_requests(&mut self, fails: impl Fn(&PendingRequest) -> bool, why: &str) {
+        let failed = self.pending.iter().filter(|request| fails(request));
+        let failed: Vec<u64> = failed.map(|request| request.number).collect();
+        self.pending.retain(|request| !fails(request));
+        for number in failed {
+            self.put_answer(number, Err(Error::new(Kind::Unavailable, why)));
         }
     }
 }
