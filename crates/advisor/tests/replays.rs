@@ -3,17 +3,21 @@
 //! behind.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use esker_advisor::observation::StorageKind;
 use esker_advisor::pattern::{PatternSize, TracePattern};
 use esker_advisor::player::{
     BigFileTarget, LoadState, ObjectTarget, PlanDigest, PlanOptions, ReplayPacing, ReplayPlan,
-    ReplayResult, ReplayTarget, replay,
+    ReplayResult, ReplayTarget, SharedFileTarget, replay,
 };
 use esker_advisor::trace::strace::{StraceOptions, import_strace};
 use esker_advisor::trace::{TraceOperation, TraceReader, TraceRecord};
 use esker_base::clock::{ManualClock, SystemClock};
-use esker_base::{Kind, Result, store};
+use esker_base::store::SharedStore;
+use esker_base::{Kind, Random, Result, store};
+use esker_fs::repository::Repository;
+use esker_fs::session::SessionOptions;
 use esker_workbench::backend::{NullBackend, ObjectStoreBackend, PosixBackend};
 
 use crate::patterns::{self, SIZE};
@@ -28,16 +32,25 @@ fn plan(pattern: TracePattern, size: &PatternSize) -> ReplayPlan {
     plan_of(&patterns::trace(pattern, size), PlanOptions::default())
 }
 
-/// The players: big file, small files, and keys.
+/// Files of `store` that ranks share.
+fn shared_files(store: SharedStore) -> SharedFileTarget {
+    let (options, clock) = (SessionOptions::default(), Arc::new(SystemClock));
+    SharedFileTarget::open(store, "replay", options, clock, Random::from_seed(3)).expect("a target")
+}
+
+/// The players: big file, small files, keys, and Esker's shared files.
 fn targets(directory: &Path) -> Vec<(Box<dyn ReplayTarget>, &'static str)> {
     let [big, small] = ["big", "small"].map(|name| directory.join(name));
     let posix = PosixBackend::new(&small).expect("a directory");
-    let memory = store::url::connect("memory:replays").expect("a store");
+    let [memory, shared] = ["memory:replays", "memory:shared"];
+    let memory = store::url::connect(memory).expect("a store");
+    let shared = store::url::connect(shared).expect("a store");
     let objects = |backend| Box::new(ObjectTarget::new(backend).expect("an object target"));
     vec![
         (Box::new(BigFileTarget::new(&big)), "posix-shared-file"),
         (objects(Box::new(posix)), "posix-small-files"),
         (objects(Box::new(ObjectStoreBackend::new(memory))), "store"),
+        (Box::new(shared_files(shared)), "esker-shared-file"),
     ]
 }
 
@@ -52,6 +65,8 @@ fn every_pattern_is_replayed_by_every_player() {
     for pattern in TracePattern::ALL {
         for written in [0, 5, u64::MAX] {
             let plan = plan(pattern, &PatternSize { written, ..size });
+            let mut steps = plan.ranks.iter().flatten();
+            let writes = steps.any(|step| step.operation == TraceOperation::Write);
             for (target, name) in targets(directory.path()) {
                 assert_eq!(target.load_state().expect("known"), LoadState::Absent);
                 target.load(&plan).expect("loaded");
@@ -62,8 +77,15 @@ fn every_pattern_is_replayed_by_every_player() {
                 assert_eq!((found.system.as_str(), found.ranks), (name, 4));
                 assert_eq!((found.requests, found.bytes), (plan.requests, plan.bytes));
                 assert!(found.seconds >= found.io_seconds && found.io_seconds > 0.0);
-                let is_big = found.kind == StorageKind::FileSystem && name == "posix-shared-file";
-                let metadata = if is_big { plan.metadata_operations } else { 0 };
+                let closes = plan.metadata_operations / 2;
+                let metadata = match (found.kind, name) {
+                    (StorageKind::FileSystem, "posix-shared-file") => 2 * closes,
+                    // Closes of what was written are its only ones.
+                    (StorageKind::FileSystem, "esker-shared-file") if writes => {
+                        found.metadata_operations.clamp(1, closes)
+                    }
+                    _ => 0,
+                };
                 assert_eq!(found.metadata_operations, metadata, "{name}, {pattern:?}");
                 target.clear().expect("cleared");
             }
@@ -113,6 +135,41 @@ fn a_real_log_is_replayed() {
             target.clear().expect("cleared");
         }
     }
+}
+
+/// What is kept has the target's name, serves later replays, and is removed whole.
+#[test]
+fn shared_files_are_kept_under_their_name() {
+    let store = store::url::connect("memory:kept").expect("a store");
+    let repository = Repository::new(store.clone());
+    let size = PatternSize { written: 4, ..SIZE };
+    let plan = plan(TracePattern::IorStrided, &size);
+    let target = shared_files(store.clone());
+    let error = target.connect(0, &plan).err().expect("nothing is loaded");
+    assert_eq!(error.kind(), Kind::NotFound);
+    target.load(&plan).expect("loaded");
+    assert_eq!(target.load(&plan).expect_err("loaded before").kind(), Kind::Conflict);
+    run(&target, &plan, ReplayPacing::Fast).expect("replayed");
+    run(&target, &plan, ReplayPacing::Traced).expect("replayed again");
+    assert_eq!(repository.names().expect("names"), [], "nothing has a name before it is kept");
+    target.finish(true).expect("kept");
+    let open = repository.open_sessions().expect("sessions");
+    assert_eq!(open.len(), 0, "no part of a job stays");
+    let kept = shared_files(store.clone());
+    let loaded = LoadState::Complete(PlanDigest::of(&plan));
+    assert_eq!(kept.load_state().expect("known"), loaded);
+    run(&kept, &plan, ReplayPacing::Fast).expect("replayed");
+    kept.clear().expect("cleared");
+    assert_eq!(repository.names().expect("names"), []);
+    assert_eq!(kept.clear().expect_err("nothing").kind(), Kind::NotFound);
+    // A snapshot of something else stays.
+    let session = repository.begin(&[], SessionOptions::default()).expect("begun");
+    session.publish("replay").expect("published");
+    let other = shared_files(store);
+    assert_eq!(other.load_state().expect_err("no marker").kind(), Kind::NotEmpty);
+    assert_eq!(other.load(&plan).expect_err("taken").kind(), Kind::Conflict);
+    assert_eq!(other.clear().expect_err("not a replay's").kind(), Kind::NotEmpty);
+    assert_eq!(repository.names().expect("names").len(), 1);
 }
 
 /// With a clock that moves only in waits, every call begins when it does in the trace.

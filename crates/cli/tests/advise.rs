@@ -383,6 +383,32 @@ fn traces_are_replayed() {
 }
 
 #[test]
+fn traces_are_replayed_on_shared_files() {
+    let esker = Esker::new();
+    let synth =
+        ["advise", "synth", "ior-strided", "-p", "3", "-n", "8", "-r", "8K", "--written", "4"];
+    esker.ok([&synth[..], &["-o", "ior.arrow"]].concat());
+    let replay = |more: &[&str]| {
+        esker.json([&["advise", "replay", "ior.arrow", "shared:replay"], more].concat())[0].clone()
+    };
+    let found = replay(&[]);
+    assert_eq!((&found["system"], &found["requests"]), (&"esker-shared-file".into(), &24.into()));
+    // Opens are left out; each rank closes what it has written.
+    assert_eq!((&found["metadata_operations"], &found["skipped"]), (&3.into(), &3.into()));
+    assert_eq!(esker.ok(["names"]), "", "the data is removed");
+    let paced = replay(&["--timing", "traced", "--keep"]);
+    assert!(paced["timing"]["span_error"].is_f64(), "{paced}");
+    assert!(esker.ok(["ls", "replay:/"]).contains("file-0"));
+    assert_eq!(replay(&["--keep"])["bytes"], 196_608);
+    let sessions = esker.ok(["session", "list"]);
+    assert_eq!(sessions, "", "no part of a job stays");
+    esker.ok(["advise", "cleanup", "shared:replay"]);
+    assert_eq!(esker.ok(["names"]), "");
+    let said = esker.fails(3, ["advise", "cleanup", "shared:replay"]);
+    assert!(said.contains("shared:replay: there is no data of a replay"), "{said}");
+}
+
+#[test]
 fn designs_are_measured_and_continued() {
     let esker = Esker::without_store();
     let design = ["advise", "measure", "rows.csv", "--pattern", "hpio,request-size", "-r", "1K,4K"];

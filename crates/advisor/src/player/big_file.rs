@@ -17,7 +17,8 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use esker_base::{Error, Kind, Result};
-use rustix::fs::{Advice, OFlags, fadvise};
+use esker_workbench::backend::page_cache::drop_directory;
+use rustix::fs::OFlags;
 
 use super::load_marker::{LOAD_MARKER_BYTES_MAX, LoadState, PlanDigest, load_marker, load_state};
 use super::replay_content::fill_content;
@@ -183,7 +184,7 @@ impl ReplayTarget for BigFileTarget {
     }
 
     fn drop_caches(&self) -> Result<()> {
-        drop_file_caches(&self.directory)
+        drop_directory(&self.directory)
     }
 
     fn connect(&self, _rank: u32, _plan: &ReplayPlan) -> Result<Box<dyn ReplayConnection + '_>> {
@@ -206,30 +207,6 @@ impl ReplayTarget for BigFileTarget {
         let _ = std::fs::remove_dir(&self.directory);
         Ok(())
     }
-}
-
-/// Takes the files in and below `directory` out of the page cache, once they are on the device.
-///
-/// # Errors
-/// As the file system answers.
-pub fn drop_file_caches(directory: &Path) -> Result<()> {
-    let mut directories = vec![directory.to_owned()];
-    while let Some(directory) = directories.pop() {
-        for entry in std::fs::read_dir(&directory).map_err(failed(&directory))? {
-            let entry = entry.map_err(failed(&directory))?;
-            let path = entry.path();
-            let kind = entry.file_type().map_err(failed(&path))?;
-            if kind.is_dir() {
-                directories.push(path);
-            } else if kind.is_file() {
-                let file = File::open(&path).map_err(failed(&path))?;
-                file.sync_all().map_err(failed(&path))?;
-                fadvise(&file, 0, None, Advice::DontNeed)
-                    .map_err(|error| failed(&path)(error.into()))?;
-            }
-        }
-    }
-    Ok(())
 }
 
 /// The descriptors of one rank: one for each open of a file.

@@ -95,7 +95,20 @@ impl ReplayConnection for EmulatedConnection<'_> {
         let begin_ns = self.emulated.clock.monotonic_ns();
         let end_ns = self.emulated.hardware.lock().end_ns(self.rank, step, begin_ns);
         let is_done = self.connection.call(step, buffer)?;
-        self.emulated.clock.wait_until_ns(end_ns, self.waiting);
+        self.connection.wait_until_ns(end_ns, self.emulated.clock, self.waiting)?;
         Ok(is_done)
+    }
+
+    fn wait_until_ns(
+        &mut self,
+        until_ns: u64,
+        clock: &dyn PaceClock,
+        waiting: Waiting,
+    ) -> Result<()> {
+        self.connection.wait_until_ns(until_ns, clock, waiting)
+    }
+
+    fn wait_for_ranks(&mut self) -> Result<()> {
+        self.connection.wait_for_ranks()
     }
 }

@@ -2,7 +2,8 @@
 //! Player: replays a trace on a storage system, and measures.
 //!
 //! `replay_plan` has the calls of each rank. A target has the files: `big_file` accesses those of
-//! the trace, `object_target` makes an object of each request, and `emulated_target` slows another
+//! the trace, `object_target` makes an object of each request, `shared_file_target` has ranks
+//! share files of Esker, and `emulated_target` slows another
 //! one down to `emulated_hardware`. The player loads the data that is read beforehand, drops
 //! caches, and checks every byte after the call that reads it. Concurrency: a rank is a thread, or a
 //! process of a job, with a connection of its own; ranks wait for each other before the first call,
@@ -18,6 +19,7 @@ mod object_target;
 mod replay_content;
 mod replay_plan;
 mod replay_result;
+mod shared_file_target;
 
 use std::time::Duration;
 
@@ -40,6 +42,7 @@ pub use self::object_target::ObjectTarget;
 pub use self::replay_content::{check_content, fill_content};
 pub use self::replay_plan::{PlanOptions, ReplayFile, ReplayPlan, ReplayStep};
 pub use self::replay_result::{ReplayResult, ReplayTiming};
+pub use self::shared_file_target::{SHARED_FILE_PREFIX, SharedFileTarget};
 use crate::observation::StorageKind;
 use crate::trace::TraceOperation;
 
@@ -109,6 +112,29 @@ pub trait ReplayConnection {
     /// # Errors
     /// As the system answers.
     fn call(&mut self, step: &ReplayStep, buffer: &mut Vec<u8>) -> Result<bool>;
+
+    /// Waits until `until_ns`; a rank of which others may ask something answers meanwhile.
+    ///
+    /// # Errors
+    /// As the system answers.
+    fn wait_until_ns(
+        &mut self,
+        until_ns: u64,
+        clock: &dyn PaceClock,
+        waiting: Waiting,
+    ) -> Result<()> {
+        clock.wait_until_ns(until_ns, waiting);
+        Ok(())
+    }
+
+    /// Waits for all ranks if others may ask something of this one, which they cannot while it waits
+    /// in a barrier of the replay. Collective.
+    ///
+    /// # Errors
+    /// As the system answers.
+    fn wait_for_ranks(&mut self) -> Result<()> {
+        Ok(())
+    }
 }
 
 /// The times at which calls begin.
@@ -232,13 +258,14 @@ impl RankPlayer<'_> {
         let mut last_begin_ns = start_ns;
         for step in &self.plan.ranks[rank as usize] {
             if step.operation == TraceOperation::Barrier {
+                connection.wait_for_ranks()?;
                 transport.barrier()?;
                 continue;
             }
             self.prepare(step, &mut buffer);
             let intended_ns = start_ns.saturating_add(step.begin_ns);
             if self.pacing == ReplayPacing::Traced {
-                self.clock.wait_until_ns(intended_ns, self.waiting);
+                connection.wait_until_ns(intended_ns, self.clock, self.waiting)?;
             }
             let begin_ns = self.clock.monotonic_ns();
             let is_done = connection.call(step, &mut buffer)?;
@@ -256,8 +283,9 @@ impl RankPlayer<'_> {
             }
         }
         let end_ns = self.clock.monotonic_ns();
-        drop(connection);
+        connection.wait_for_ranks()?;
         transport.barrier()?;
+        drop(connection);
         Ok(RankMeasurement {
             last_begin_ns: last_begin_ns - start_ns,
             end_ns: end_ns - start_ns,

@@ -11,7 +11,6 @@ use esker_base::{Error, Kind, Result};
 use esker_workbench::backend::{Backend, BackendConnection};
 use esker_workbench::pattern::{DatasetId, OBJECT_BYTES_MAX, ObjectId, WorkingSetSize};
 
-use super::big_file::drop_file_caches;
 use super::load_marker::{LoadState, PlanDigest, load_marker, load_state};
 use super::replay_content::fill_content;
 use super::{ReplayConnection, ReplayPlan, ReplayStep, ReplayTarget, RequestLayout};
@@ -152,7 +151,7 @@ impl ReplayTarget for ObjectTarget {
     }
 
     fn drop_caches(&self) -> Result<()> {
-        self.backend.directory().map_or(Ok(()), drop_file_caches)
+        self.backend.drop_caches()
     }
 
     fn connect(&self, rank: u32, plan: &ReplayPlan) -> Result<Box<dyn ReplayConnection + '_>> {

@@ -140,6 +140,10 @@ impl Backend for IndexedDirectoryBackend {
         true
     }
 
+    fn drop_caches(&self) -> Result<()> {
+        self.working_set.drop_caches()
+    }
+
     fn read_marker(&self) -> Result<Option<Vec<u8>>> {
         self.working_set.read_marker()
     }

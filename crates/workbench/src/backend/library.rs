@@ -62,6 +62,10 @@ impl Backend for LibraryBackend {
         false
     }
 
+    fn drop_caches(&self) -> Result<()> {
+        self.working_set.drop_caches()
+    }
+
     fn read_marker(&self) -> Result<Option<Vec<u8>>> {
         self.working_set.read_marker()
     }

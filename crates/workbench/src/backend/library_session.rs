@@ -13,9 +13,10 @@ use esker_fs::names::{IfTaken, PublishedName};
 use esker_fs::repository::{CACHE_BYTES, Repository};
 use esker_fs::session::{Session, SessionOptions};
 use esker_fs::stack::list::DirCursor;
+use esker_table::object_name::ObjectFolder;
 use parking_lot::RwLock;
 
-use super::MARKER_BYTES_MAX;
+use super::{MARKER_BYTES_MAX, page_cache};
 
 const MARKER: &[u8] = b"working-set.json";
 
@@ -68,6 +69,12 @@ impl LibrarySession {
     pub(super) fn session(&self) -> Result<Arc<Session>> {
         let closed = || Error::new(Kind::Closed, format!("{}: the run has ended", self.target));
         self.session.read().clone().ok_or_else(closed)
+    }
+
+    /// As [`super::Backend::drop_caches`].
+    pub(super) fn drop_caches(&self) -> Result<()> {
+        let of_set = ObjectFolder::All(self.session()?.set()).to_string();
+        page_cache::drop_objects(&**self.repository.store(), &of_set)
     }
 
     /// As [`super::Backend::read_marker`].

@@ -27,6 +27,7 @@ mod mpi_file;
 mod mpi_io;
 mod null;
 mod object_store;
+pub mod page_cache;
 mod posix;
 #[cfg(feature = "postgresql")]
 mod postgres;
@@ -163,6 +164,14 @@ pub trait Backend: Send + Sync {
     /// The directory whose file system is measured.
     fn directory(&self) -> Option<&Path> {
         None
+    }
+
+    /// Takes the working set out of the kernel's page cache, as far as it is in files of this machine.
+    ///
+    /// # Errors
+    /// As the service answers.
+    fn drop_caches(&self) -> Result<()> {
+        self.directory().map_or(Ok(()), page_cache::drop_directory)
     }
 
     /// The service's version and the settings that decide how durable its answers are, as it states

@@ -12,7 +12,7 @@
 use esker_base::store::SharedStore;
 use esker_base::{Error, Kind, Result};
 
-use super::{Backend, BackendConnection, MARKER_BYTES_MAX, is_numbered};
+use super::{Backend, BackendConnection, MARKER_BYTES_MAX, is_numbered, page_cache};
 use crate::pattern::{DatasetId, OBJECT_BYTES_MAX, ObjectId, WorkingSetSize};
 
 const PREFIX: &str = "workbench/";
@@ -77,6 +77,10 @@ impl Backend for ObjectStoreBackend {
         let next = old.last().map_or(0, |last| last + 1);
         self.store.put_if_absent(&marker_name(next), marker)?;
         old.into_iter().try_for_each(|number| self.store.delete(&marker_name(number)))
+    }
+
+    fn drop_caches(&self) -> Result<()> {
+        page_cache::drop_objects(&*self.store, PREFIX)
     }
 
     fn clear(&self) -> Result<u64> {

@@ -2,20 +2,22 @@
 //! `esker advise load` and `esker advise replay`: a trace on a storage system.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use clap::{Args, ValueEnum};
 use esker_advisor::player::{
     BigFileTarget, LoadState, ObjectTarget, PlanDigest, PlanOptions, ReplayPacing, ReplayPlan,
-    ReplayResult, ReplayTarget, replay,
+    ReplayResult, ReplayTarget, SHARED_FILE_PREFIX, SharedFileTarget, replay,
 };
 use esker_base::clock::SystemClock;
-use esker_base::{Error, Kind, Result, shell_word};
+use esker_base::{Error, Kind, Random, Result, shell_word};
 use esker_workbench::backend::MPI_IO_PREFIX;
 use esker_workbench::environment::RunEnvironment;
 use esker_workbench::summary::duration;
 use serde_json::json;
 
 use super::{mpi_replay, open_trace};
+use crate::change::SessionSettings;
 use crate::commands::measure::workbench::ranks::RankLaunch;
 use crate::commands::measure::workbench::target;
 use crate::context::CommandContext;
@@ -34,6 +36,7 @@ Targets:
                      a directory as above, whose files MPI-IO reads and writes
   driver:LIBRARY:/scratch/db
                      each request is a key of LevelDB, RocksDB or another key-value store
+  shared:NAME        files of Esker on --store that the ranks share
   store:memory: s3://bucket/path esker:NAME postgresql://… mongodb://…
                      each request is an object, as in `esker workbench run --help`";
 
@@ -115,7 +118,8 @@ fn cleanup_command(target: &str) -> String {
 fn advise_cleanup(target: &dyn ReplayTarget) {
     let target = target.target();
     // Memory ends with the process, and the session of a library with the interruption.
-    interrupt::advise(match target.starts_with("store:memory:") || target.starts_with("esker:") {
+    let ends_with_process = ["store:memory:", "esker:", SHARED_FILE_PREFIX];
+    interrupt::advise(match ends_with_process.iter().any(|prefix| target.starts_with(prefix)) {
         true => "nothing is left".to_owned(),
         false => format!("the data at {target} stays; `{}` removes it", cleanup_command(&target)),
     });
@@ -137,6 +141,13 @@ pub(super) fn open_target(
     }
     if let Some(directory) = mpi_directory.filter(|_| !small_files) {
         return mpi_replay::open(Path::new(directory));
+    }
+    if let Some(name) = target.strip_prefix(SHARED_FILE_PREFIX) {
+        let name = target::library_name(name);
+        let options = SessionSettings::for_few().options(context);
+        let (store, clock) = (context.store()?, Arc::new(SystemClock));
+        let random = Random::from_system();
+        return Ok(Box::new(SharedFileTarget::open(store, name, options, clock, random)?));
     }
     let backend = target::open(context, target, None)?;
     Ok(Box::new(ObjectTarget::new(backend)?))
@@ -207,9 +218,10 @@ enum TimingChoice {
 
 /// Replay a trace on a storage system
 ///
-/// Each rank is a thread, or with mpirun and a target mpiio: a process. The data that the trace reads is made first, and caches are dropped. Every
-/// byte that is read is checked: a wrong one stops the replay and is named. With --timing traced calls
-/// begin at the times of the trace, and the result says how late they were.
+/// Each rank is a thread, or with mpirun and a target mpiio: a process. The data that the trace reads
+/// is made first, and taken out of the page cache. Every byte that is read is checked: a wrong one
+/// stops the replay and is named. With --timing traced calls begin at the times of the trace, and the
+/// result says how late they were.
 #[derive(Args)]
 #[command(after_help = format!("{REPLAY_TARGETS}
 

@@ -88,7 +88,7 @@ pub fn open(
     }
     for prefix in LIBRARY_PREFIXES {
         if let Some(name) = target.strip_prefix(prefix) {
-            let name = if name.is_empty() { LIBRARY_NAME } else { name };
+            let name = library_name(name);
             let store = match launch {
                 Some(_) => context.store_or_new()?,
                 None => context.store()?,
@@ -132,6 +132,13 @@ fn check_is_path(target: &str) -> Result<()> {
     Err(Error::new(Kind::Invalid, what))
 }
 
+/// The name in a store of Esker that a target without one has.
+pub fn library_name(name: &str) -> &str {
+    let name = if name.is_empty() { LIBRARY_NAME } else { name };
+    usage::check_name(name);
+    name
+}
+
 /// Opens what Esker's library serves under one of [`LIBRARY_PREFIXES`].
 fn open_library(
     context: &CommandContext,
@@ -139,7 +146,6 @@ fn open_library(
     prefix: &str,
     name: &str,
 ) -> Result<Box<dyn Backend>> {
-    usage::check_name(name);
     let options = SessionSettings::for_few().options(context);
     let clock = Arc::new(SystemClock);
     Ok(match prefix {
