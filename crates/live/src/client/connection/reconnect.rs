@@ -21,6 +21,13 @@ use crate::wire::PATH_BYTES_MAX;
 const PAUSE_MIN: Duration = Duration::from_millis(5);
 const PAUSE_MAX: Duration = Duration::from_millis(250);
 
+/// Why a request that would not do the same again fails.
+const NOT_REPEATED: &str = "the server went away before it answered; `esker names` shows whether the \
+                            snapshot was published";
+/// Why an old change fails.
+const LOST_FOR_TOO_LONG: &str = "the connection was lost for too long to repeat the request; whether \
+                                 it was carried out is unknown";
+
 impl LiveConnection {
     /// Connects to the server that the store names, and sends all pending requests again.
     pub(super) fn reconnect(&mut self, why: Option<Error>) -> Result<()> {
@@ -32,11 +39,7 @@ impl LiveConnection {
         let since_ns = if self.is_unserved { self.heard_ns } else { broke_ns.max(self.heard_ns) };
         let deadline_ns = since_ns.saturating_add(patience_ns);
         let mut last = why;
-        self.fail_requests(
-            |request| !request.is_repeatable(),
-            "the server went away before it answered; `esker names` shows whether the snapshot was \
-             published",
-        );
+        self.fail_requests(|request| !request.is_repeatable(), NOT_REPEATED);
         let endpoint = loop {
             // A server that accepts connections and ends them without an answer is none.
             if std::mem::take(&mut self.awaits_first_answer) && clock.monotonic_ns() >= deadline_ns
@@ -90,11 +93,7 @@ impl LiveConnection {
         let now_ns = clock.monotonic_ns();
         // A server that has forgotten the client would carry them out again, over what others have
         // done since.
-        self.fail_requests(
-            |request| request.may_be_forgotten(now_ns),
-            "the connection was lost for too long to repeat the request; whether it was carried out \
-             is unknown",
-        );
+        self.fail_requests(|request| request.may_be_forgotten(now_ns), LOST_FOR_TOO_LONG);
         let answered_below = self.oldest();
         for request in &mut self.pending {
             request.move_to_new_connection();
