@@ -236,7 +236,7 @@ impl ReplayTarget for SharedFileTarget {
         let mut job = SharedJob::begin(transport, &self.repository, id, &bases, &options)?;
         let files = (0..).zip(&plan.files).map(|(number, _)| {
             let file = job.open(format!("/{}", file_name(number)), None)?;
-            Ok(RankFile { file, has_unsent: false })
+            Ok(SharedFileHandle { file, has_unsent: false })
         });
         let files = files.collect::<Result<Vec<_>>>()?;
         Ok(Box::new(SharedFileConnection { job, files }))
@@ -270,7 +270,7 @@ impl ReplayTarget for SharedFileTarget {
 }
 
 /// A file of the trace as a rank has it open.
-struct RankFile {
+struct SharedFileHandle {
     file: SharedFile,
     /// True if the rank has written since its last sync.
     has_unsent: bool,
@@ -279,12 +279,12 @@ struct RankFile {
 struct SharedFileConnection {
     job: SharedJob<ThreadTransport>,
     /// By number.
-    files: Vec<RankFile>,
+    files: Vec<SharedFileHandle>,
 }
 
 impl ReplayConnection for SharedFileConnection {
     fn call(&mut self, step: &ReplayStep, buffer: &mut Vec<u8>) -> Result<bool> {
-        let RankFile { file, has_unsent } = &mut self.files[step.file as usize];
+        let SharedFileHandle { file, has_unsent } = &mut self.files[step.file as usize];
         match step.operation {
             TraceOperation::Read => {
                 let read = self.job.read(file, step.offset, buffer.len())?;

@@ -24,7 +24,8 @@ const PAUSE_MAX: Duration = Duration::from_millis(250);
 /// Why a request that would not do the same again fails.
 const NOT_REPEATED: &str = "the server went away before it answered; `esker names` shows whether the \
                             snapshot was published";
-/// Why an old change fails.
+/// Why an old change fails: a server that has forgotten the client would carry it out again, over what
+/// others have done since.
 const LOST_FOR_TOO_LONG: &str = "the connection was lost for too long to repeat the request; whether \
                                  it was carried out is unknown";
 
@@ -91,8 +92,6 @@ impl LiveConnection {
         self.send.clear();
         self.sent = 0;
         let now_ns = clock.monotonic_ns();
-        // A server that has forgotten the client would carry them out again, over what others have
-        // done since.
         self.fail_requests(|request| request.may_be_forgotten(now_ns), LOST_FOR_TOO_LONG);
         let answered_below = self.oldest();
         for request in &mut self.pending {
