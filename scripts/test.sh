@@ -33,7 +33,7 @@ check() {
 }
 
 # What the tests build beyond the default: everything but MPI, of which there are two.
-readonly FEATURES=s3,postgresql,mongodb
+readonly FEATURES=s3,postgresql,mongodb,redis
 
 # add_results STATUS: adds up what every test binary said in the output of cargo, which ended with
 # STATUS.

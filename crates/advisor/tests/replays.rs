@@ -2,6 +2,7 @@
 //! Replays: every pattern on every player, wrong bytes, times of the trace, and files that are left
 //! behind.
 
+use std::collections::HashSet;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -14,8 +15,9 @@ use esker_advisor::player::{
 use esker_advisor::trace::strace::{StraceOptions, import_strace};
 use esker_advisor::trace::{TraceOperation, TraceReader, TraceRecord};
 use esker_base::clock::{ManualClock, SystemClock};
-use esker_base::store::SharedStore;
+use esker_base::store::{CountedStore, SharedStore};
 use esker_base::{Kind, Random, Result, store};
+use esker_fs::names::IfTaken;
 use esker_fs::repository::Repository;
 use esker_fs::session::SessionOptions;
 use esker_workbench::backend::{NullBackend, ObjectStoreBackend, PosixBackend};
@@ -58,6 +60,22 @@ fn run(target: &dyn ReplayTarget, plan: &ReplayPlan, pacing: ReplayPacing) -> Re
     replay(target, plan, pacing, 1, &SystemClock)
 }
 
+/// Closes of files that the rank has written since it closed them last.
+fn closes_after_writes(plan: &ReplayPlan) -> u64 {
+    let mut closes = 0;
+    for steps in &plan.ranks {
+        let mut written = HashSet::new();
+        for step in steps {
+            match step.operation {
+                TraceOperation::Write => drop(written.insert(step.file)),
+                TraceOperation::Close => closes += u64::from(written.remove(&step.file)),
+                _ => {}
+            }
+        }
+    }
+    closes
+}
+
 #[test]
 fn every_pattern_is_replayed_by_every_player() {
     let directory = tempfile::tempdir().expect("a directory");
@@ -65,8 +83,7 @@ fn every_pattern_is_replayed_by_every_player() {
     for pattern in TracePattern::ALL {
         for written in [0, 5, u64::MAX] {
             let plan = plan(pattern, &PatternSize { written, ..size });
-            let mut steps = plan.ranks.iter().flatten();
-            let writes = steps.any(|step| step.operation == TraceOperation::Write);
+            let closes_after_writes = closes_after_writes(&plan);
             for (target, name) in targets(directory.path()) {
                 assert_eq!(target.load_state().expect("known"), LoadState::Absent);
                 target.load(&plan).expect("loaded");
@@ -77,13 +94,9 @@ fn every_pattern_is_replayed_by_every_player() {
                 assert_eq!((found.system.as_str(), found.ranks), (name, 4));
                 assert_eq!((found.requests, found.bytes), (plan.requests, plan.bytes));
                 assert!(found.seconds >= found.io_seconds && found.io_seconds > 0.0);
-                let closes = plan.metadata_operations / 2;
                 let metadata = match (found.kind, name) {
-                    (StorageKind::FileSystem, "posix-shared-file") => 2 * closes,
-                    // Closes of what was written are its only ones.
-                    (StorageKind::FileSystem, "esker-shared-file") if writes => {
-                        found.metadata_operations.clamp(1, closes)
-                    }
+                    (StorageKind::FileSystem, "posix-shared-file") => plan.metadata_operations,
+                    (StorageKind::FileSystem, "esker-shared-file") => closes_after_writes,
                     _ => 0,
                 };
                 assert_eq!(found.metadata_operations, metadata, "{name}, {pattern:?}");
@@ -170,6 +183,65 @@ fn shared_files_are_kept_under_their_name() {
     assert_eq!(other.load(&plan).expect_err("taken").kind(), Kind::Conflict);
     assert_eq!(other.clear().expect_err("not a replay's").kind(), Kind::NotEmpty);
     assert_eq!(repository.names().expect("names").len(), 1);
+}
+
+/// Nothing is loaded here, so the second rank reads what the first has written, or nothing.
+#[test]
+fn a_close_of_a_shared_file_shows_what_was_written_and_makes_it_durable() {
+    let trace = trace_files::trace(|writer| {
+        let file = writer.file(b"/data").expect("a path");
+        let mut push = |rank, operation, bytes: u64| {
+            let result = i64::try_from(bytes).expect("a few");
+            let record = TraceRecord { file, bytes, result, ..TraceRecord::new(rank, operation) };
+            writer.push(&record).expect("a record");
+        };
+        for (rank, operation) in [(0, TraceOperation::Write), (1, TraceOperation::Read)] {
+            if rank == 1 {
+                push(rank, TraceOperation::Barrier, 0);
+            }
+            push(rank, TraceOperation::Open, 0);
+            push(rank, operation, 5_000);
+            push(rank, TraceOperation::Close, 0);
+            if rank == 0 {
+                push(rank, TraceOperation::Barrier, 0);
+            }
+        }
+    });
+    let mut plan = plan_of(&trace, PlanOptions::default());
+    plan.files[0].read.clear();
+    let counted =
+        Arc::new(CountedStore::new(store::url::connect("memory:closes").expect("a store")));
+    let target = shared_files(counted.clone());
+    target.load(&plan).expect("loaded");
+    let before = counted.counts();
+    let found = run(&target, &plan, ReplayPacing::Fast).expect("the bytes of the other rank");
+    assert_eq!((found.requests, found.metadata_operations), (2, 1));
+    // Of the data log and of the log of the owner's part, at least.
+    assert!((counted.counts() - before).syncs >= 2, "{:?}", counted.counts() - before);
+    target.clear().expect("cleared");
+}
+
+/// A snapshot to which somebody has added a file is more than the data of a replay.
+#[test]
+fn a_snapshot_with_more_than_the_data_of_a_replay_stays() {
+    let store = store::url::connect("memory:added").expect("a store");
+    let repository = Repository::new(store.clone());
+    let plan = plan(TracePattern::Hpio, &SIZE);
+    let target = shared_files(store.clone());
+    target.load(&plan).expect("loaded");
+    target.finish(true).expect("kept");
+    let base = repository.resolve("replay").expect("a name").set;
+    let session = repository.begin(&[base], SessionOptions::default()).expect("begun");
+    let root = session.root().clone();
+    session
+        .create_file(&root, b"thesis", 0o644)
+        .and_then(|file| session.close_file(file))
+        .expect("made");
+    let set = session.complete().expect("complete");
+    repository.publish_replacing(set, "replay", IfTaken::ReplaceUnlessMoved).expect("published");
+    let other = shared_files(store);
+    assert_eq!(other.clear().expect_err("a file of somebody").kind(), Kind::NotEmpty);
+    assert_eq!(repository.resolve("replay").expect("a name").set, set);
 }
 
 /// With a clock that moves only in waits, every call begins when it does in the trace.

@@ -42,6 +42,9 @@ mod parts;
 #[path = "../../workbench/tests/postgres_server.rs"]
 mod postgres_server;
 mod progress;
+#[cfg(feature = "redis")]
+#[path = "../../workbench/tests/redis_server.rs"]
+mod redis_server;
 mod round_trip;
 mod run;
 #[cfg(feature = "s3")]

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::Output;
 
 use crate::esker::Esker;
-use crate::faulty_proxy::FaultyProxy;
+use crate::faulty_proxy::{Fault, FaultyProxy};
 use crate::mounted::can_mount;
 use crate::s3_server::S3Server;
 
@@ -117,4 +117,36 @@ fn what_keeps_from_a_store_does_not_pass_for_no_store() {
     let (code, what) = said("s3://bucket/p");
     assert_eq!(code, Some(3), "{what}");
     assert!(what.contains("is not an Esker store"), "{what}");
+}
+
+/// Symptom: `put --as` exited with 11 after the name was published, and with 4 when it was repeated.
+/// Cause and fix: see `fs::names` and `table::manifest`: a process recognizes its own manifest, marker
+/// and name.
+#[test]
+fn a_put_whose_answers_are_lost_publishes_its_name_and_says_so() {
+    let Some(server) = S3Server::start() else { return };
+    let machine = Machine::new(server);
+    machine.ok(&["init"]);
+    let (source, file) = (machine.esker.path("source"), machine.esker.path("file"));
+    fs::create_dir(&source).expect("mkdir");
+    machine.ok(&["import", text(&source), "base"]);
+    fs::write(&file, vec![7; 100_000]).expect("write");
+    for fault in [Fault::DropAnswer, Fault::Fail, Fault::CutAnswer] {
+        for number in 1.. {
+            let name = format!("{fault:?}-{number}");
+            machine.proxy.harm(number, fault);
+            let put = ["put", text(&file), "base:/file", "--as", &name];
+            let output = machine.run("s3://bucket/p", &put);
+            let said = String::from_utf8_lossy(&output.stderr);
+            assert_eq!(output.status.code(), Some(0), "{name}: {said}");
+            let is_last = !machine.proxy.has_harmed();
+            machine.proxy.reset();
+            let shown = machine.run("s3://bucket/p", &["cat", &format!("{name}:/file")]);
+            assert!(shown.stdout == [7; 100_000], "{name}");
+            if is_last {
+                assert!(number > 8, "{number} requests of a put");
+                break;
+            }
+        }
+    }
 }

@@ -446,6 +446,27 @@ fn documents_are_measured_and_cleaned_up() {
     esker.fails(3, ["workbench", "cleanup", &url]);
 }
 
+/// A Redis server is measured as a PostgreSQL one, with hashes for datasets, and serves replays.
+#[cfg(feature = "redis")]
+#[test]
+fn hashes_are_measured_replayed_and_cleaned_up() {
+    let Some(server) = crate::redis_server::RedisServer::start(&[]) else { return };
+    let esker = Esker::new();
+    let url = server.url();
+    let result = esker.json(run(&url, &["--keep", "--names"]));
+    assert_eq!(result[0]["backend"], "redis");
+    let service = result[0]["environment"]["service"].as_str().expect("text");
+    assert!(service.starts_with("Redis ") && service.contains(" appendonly=no"), "{service}");
+    assert!(esker.ok(["workbench", "cleanup", &url]).starts_with("removed 120 objects"));
+    esker.fails(3, ["workbench", "cleanup", &url]);
+    esker.ok(["advise", "synth", "hpio", "-p", "2", "-n", "10", "-r", "1K", "-o", "hpio.arrow"]);
+    let replayed = esker.json(["advise", "replay", "hpio.arrow", &url]);
+    assert_eq!((&replayed[0]["system"], &replayed[0]["requests"]), (&"redis".into(), &20.into()));
+    esker.fails(3, ["workbench", "cleanup", &url]);
+    let said = esker.fails(13, run("rediss://user:secret@host", &[]));
+    assert!(said.contains("TLS") && !said.contains("secret"), "{said}");
+}
+
 /// Without the feature a URL is not taken for a directory.
 #[cfg(not(feature = "mongodb"))]
 #[test]
@@ -464,6 +485,17 @@ fn a_build_without_postgresql_names_the_feature() {
     let esker = Esker::without_store();
     let said = esker.fails(13, run("postgresql://user@host/data", &[]));
     assert!(said.contains("--features postgresql"), "{said}");
+}
+
+/// The same for Redis.
+#[cfg(not(feature = "redis"))]
+#[test]
+fn a_build_without_redis_names_the_feature() {
+    let esker = Esker::without_store();
+    for target in ["redis://user@host/0", "redis+unix:///run/redis", "rediss://host"] {
+        let said = esker.fails(13, run(target, &[]));
+        assert!(said.contains("--features redis"), "{said}");
+    }
 }
 
 /// Without the feature an MPI-IO target is not taken for a directory; it is one for cleanup, which

@@ -21,6 +21,10 @@ mod postgres;
 #[cfg(feature = "postgresql")]
 mod postgres_server;
 mod quantiles;
+#[cfg(feature = "redis")]
+mod redis;
+#[cfg(feature = "redis")]
+mod redis_server;
 mod reports;
 mod runs;
 mod simulated;

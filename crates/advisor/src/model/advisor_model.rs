@@ -18,8 +18,8 @@ use crate::statistics::summary::quantile_of_sorted;
 /// The name of the format.
 const FORMAT: &str = "esker-advisor-model";
 
-/// Its version.
-const VERSION: u32 = 1;
+/// Its version; readers know the earlier ones.
+const VERSION: u32 = 2;
 
 /// The longest file that is read.
 pub const MODEL_BYTES_MAX: usize = 64 << 20;
@@ -199,9 +199,9 @@ impl AdvisorModel {
         if header.format != FORMAT {
             return Err(corrupt(&format!("format {:?}, not {FORMAT:?}", header.format)));
         }
-        if header.version != VERSION {
+        if !(1..=VERSION).contains(&header.version) {
             let message =
-                format!("{name}: version {}, this program reads {VERSION}", header.version);
+                format!("{name}: version {}, this program reads 1 to {VERSION}", header.version);
             return Err(Error::new(Kind::Invalid, message));
         }
         let model: Self = serde_json::from_slice(bytes).map_err(|error| corrupt(&error))?;

@@ -133,7 +133,7 @@ impl TracePattern {
 
 /// The place of request `index` of `count`, far from that of the one before: a permutation.
 fn scattered(index: u64, count: u64) -> u64 {
-    let divides = |step: u64| {
+    let shares_factor = |step: u64| {
         let (mut a, mut b) = (step, count);
         while b > 0 {
             (a, b) = (b, a % b);
@@ -141,7 +141,8 @@ fn scattered(index: u64, count: u64) -> u64 {
         a > 1
     };
     let nearest = (count as f64 / GOLDEN_RATIO).round() as u64;
-    let step = (nearest.max(1)..).find(|step| !divides(*step)).expect("count + 1 at the latest");
+    let step =
+        (nearest.max(1)..).find(|step| !shares_factor(*step)).expect("count + 1 at the latest");
     (u128::from(index) * u128::from(step) % u128::from(count)) as u64
 }
 

@@ -32,10 +32,19 @@ const STREAMS_MAX: usize = 64;
 pub enum RequestLayout {
     /// At its offset in a file.
     File,
+    /// At its offset in a file that all ranks opened before.
+    SharedFile,
     /// As a small file, which is opened, accessed and closed.
     SmallFile,
     /// As an object of a key-value store.
     Object,
+}
+
+impl RequestLayout {
+    /// True for files, which are striped over all servers.
+    fn is_striped(self) -> bool {
+        matches!(self, Self::File | Self::SharedFile)
+    }
 }
 
 /// Bytes of a stream that a device has read.
@@ -143,7 +152,7 @@ impl EmulatedHardware {
     fn parts(&self, step: &ReplayStep) -> Vec<RequestPart> {
         let servers = self.servers.len() as u64;
         let file = u64::from(step.file);
-        if self.layout != RequestLayout::File {
+        if !self.layout.is_striped() {
             let server = chosen([file, step.object], self.servers.len());
             // Objects of a file lie in its order on each server, and small files anywhere.
             let (stream, position) = match self.layout {
@@ -178,7 +187,7 @@ impl EmulatedHardware {
         let device = self.configuration.device;
         let is_logged = operation == TraceOperation::Write && self.layout == RequestLayout::Object;
         let read_ahead = match self.layout {
-            RequestLayout::File => READ_AHEAD_BYTES,
+            RequestLayout::File | RequestLayout::SharedFile => READ_AHEAD_BYTES,
             RequestLayout::SmallFile => 0,
             RequestLayout::Object => OBJECT_READ_BYTES as u64,
         };

@@ -30,6 +30,7 @@ use esker_workbench::distribution::LatencyDistribution;
 use esker_workbench::gather::gather;
 use esker_workbench::histogram::LatencyHistogram;
 use esker_workbench::pace::{PaceClock, ServiceQueue, Waiting, request_exact_sleeps};
+use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
 pub use self::big_file::BigFileTarget;
@@ -160,11 +161,14 @@ pub fn replay(
     let ranks = plan.rank_count();
     let options = ThreadOptions { deadline: BARRIER_DEADLINE, ..ThreadOptions::default() };
     let waiting = Waiting::of(ranks, processors);
-    let player = RankPlayer { target, plan, pacing, waiting, clock };
+    let player = RankPlayer { target, plan, pacing, waiting, clock, failure: Mutex::default() };
     let measured = threads::run_with(NodeMap::even(ranks, ranks)?, &options, |transport| {
         player.run(transport)
-    })?;
-    Ok(player.result(&measured))
+    });
+    match (measured, player.failure.lock().take()) {
+        (Err(_), Some(first)) => Err(first),
+        (measured, _) => Ok(player.result(&measured?)),
+    }
 }
 
 /// Replays the rank of this process, as [`replay`] does, in a job of as many ranks as the plan has.
@@ -187,7 +191,8 @@ pub fn replay_in_job(
         );
         return Err(Error::new(Kind::Invalid, what));
     }
-    let player = RankPlayer { target, plan, pacing, waiting: Waiting::Sleeping, clock };
+    let (waiting, failure) = (Waiting::Sleeping, Mutex::default());
+    let player = RankPlayer { target, plan, pacing, waiting, clock, failure };
     let measured = player.run(transport)?;
     Ok(gather(transport, measured)?.map(|measured| player.result(&measured)))
 }
@@ -209,6 +214,8 @@ struct RankPlayer<'a> {
     pacing: ReplayPacing,
     waiting: Waiting,
     clock: &'a dyn PaceClock,
+    /// The first failure of a rank; those of others may be its consequences.
+    failure: Mutex<Option<Error>>,
 }
 
 impl RankPlayer<'_> {
@@ -248,7 +255,24 @@ impl RankPlayer<'_> {
     fn run(&self, transport: &mut dyn Transport) -> Result<RankMeasurement> {
         let rank = transport.rank().0;
         request_exact_sleeps();
+        // All ranks are there: one that could not start is lost to the others here.
+        transport.barrier()?;
         let mut connection = self.target.connect(rank, self.plan)?;
+        let played = self.play(&mut *connection, rank, transport);
+        // Others may fail as soon as the connection has gone.
+        played.map_err(|error| {
+            let consequence = Error::new(error.kind(), error.context());
+            self.failure.lock().get_or_insert(error);
+            consequence
+        })
+    }
+
+    fn play(
+        &self,
+        connection: &mut dyn ReplayConnection,
+        rank: u32,
+        transport: &mut dyn Transport,
+    ) -> Result<RankMeasurement> {
         let (mut latency, mut lateness) =
             (LatencyHistogram::default(), LatencyHistogram::default());
         let (mut queue, mut buffer) = (ServiceQueue::default(), Vec::new());
@@ -285,7 +309,6 @@ impl RankPlayer<'_> {
         let end_ns = self.clock.monotonic_ns();
         connection.wait_for_ranks()?;
         transport.barrier()?;
-        drop(connection);
         Ok(RankMeasurement {
             last_begin_ns: last_begin_ns - start_ns,
             end_ns: end_ns - start_ns,

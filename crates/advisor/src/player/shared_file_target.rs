@@ -10,10 +10,11 @@
 //! A load makes a complete change set with the data that is read. A replay is a job that builds on it
 //! and is given up afterwards. The set gets the target's name if the data is kept; if the process dies
 //! before that, a collection gives everything up. All ranks open all files together before the first
-//! call, so the opens of the trace are left out, and closes of what a rank has only read. Another close
-//! shows a rank's writes to the others, and
-//! makes them durable, which is more than the close of a file system does.
-//! Concurrency: ranks are threads. A rank answers others while it is in a call, or waits.
+//! call, so the opens of the trace are left out, and closes of files that the rank has only read. A
+//! close after a write shows it to the other ranks, and makes it durable, which is more than the close
+//! of a file system does.
+//! Concurrency: ranks are threads. A rank answers others while it is in a call, or waits, and not
+//! while the player makes or checks content.
 //! Source: Kougkas et al. 2016, §4.1.2.
 
 use std::sync::Arc;
@@ -21,23 +22,22 @@ use std::time::Duration;
 
 use esker_base::store::SharedStore;
 use esker_base::{Clock, Error, Kind, Random, Result};
-use esker_comm::NodeMap;
-use esker_comm::threads::{self, ThreadOptions, ThreadTransport};
+use esker_comm::threads::ThreadTransport;
 use esker_fs::job::JobId;
 use esker_fs::repository::{CACHE_BYTES, Repository};
 use esker_fs::session::{Session, SessionOptions};
+use esker_fs::stack::list::DirCursor;
 use esker_shared::{SharedFile, SharedJob, SharedOptions};
-use esker_table::manifest::SetId;
+use esker_table::manifest::{Manifest, SetId};
 use esker_table::object_name::ObjectFolder;
-use esker_workbench::backend::page_cache;
+use esker_table::tree::Durability;
+use esker_workbench::backend::{RankTransports, page_cache};
 use esker_workbench::pace::{PaceClock, Waiting};
 use parking_lot::Mutex;
 
 use super::load_marker::{LOAD_MARKER_BYTES_MAX, LoadState, PlanDigest, load_marker, load_state};
 use super::replay_content::fill_content;
-use super::{
-    BARRIER_DEADLINE, ReplayConnection, ReplayPlan, ReplayStep, ReplayTarget, RequestLayout,
-};
+use super::{ReplayConnection, ReplayPlan, ReplayStep, ReplayTarget, RequestLayout};
 use crate::observation::StorageKind;
 use crate::trace::TraceOperation;
 
@@ -45,6 +45,7 @@ use crate::trace::TraceOperation;
 pub const SHARED_FILE_PREFIX: &str = "shared:";
 
 const MARKER: &[u8] = b"esker-replay";
+const FILE_PREFIX: &str = "file-";
 const FILE_MODE: u32 = 0o644;
 
 /// Files that ranks open: each open is collective, and waits for a sync.
@@ -70,25 +71,19 @@ struct ReplayJobs {
     random: Random,
     /// All of them, the newest last.
     ids: Vec<JobId>,
-    /// The transports of the newest one, by rank, until the rank takes it.
-    left: Vec<Option<ThreadTransport>>,
+    /// The transports of the newest one.
+    transports: RankTransports,
 }
 
 impl ReplayJobs {
     /// The newest job and the transport of `rank` in it; begins a job once all ranks of the one before
     /// have theirs.
     fn take(&mut self, rank: u32, ranks: u32) -> Result<(JobId, ThreadTransport)> {
-        if self.left.iter().all(Option::is_none) {
-            let options = ThreadOptions { deadline: BARRIER_DEADLINE, ..ThreadOptions::default() };
-            let transports = threads::transports(NodeMap::even(ranks, 1)?, &options);
-            self.left = transports.into_iter().map(Some).collect();
+        if self.transports.is_unused_or_spent() {
+            self.transports = RankTransports::default();
             self.ids.push(JobId(self.random.u128()));
         }
-        let transport = self.left.get_mut(rank as usize).and_then(Option::take);
-        let transport = transport.ok_or_else(|| {
-            let what = format!("rank {rank} of {ranks} has a connection already, or is no rank");
-            Error::new(Kind::Invalid, what)
-        })?;
+        let transport = self.transports.take(rank, ranks)?;
         Ok((*self.ids.last().expect("begun above"), transport))
     }
 }
@@ -109,10 +104,12 @@ impl SharedFileTarget {
     pub fn open(
         store: SharedStore,
         name: &str,
-        options: SessionOptions,
+        mut options: SessionOptions,
         clock: Arc<dyn Clock>,
         random: Random,
     ) -> Result<Self> {
+        // A sync of the trace is one.
+        options.tree.durability = Durability::Async;
         let repository = Repository::with(store, CACHE_BYTES, clock);
         let loaded = match repository.resolve(name) {
             Ok(published) => Some(LoadedSet { set: published.set, is_published: true }),
@@ -123,13 +120,30 @@ impl SharedFileTarget {
             repository,
             options: options.private(),
             name: name.to_owned(),
-            jobs: Mutex::new(ReplayJobs { random, ids: Vec::new(), left: Vec::new() }),
+            jobs: Mutex::new(ReplayJobs {
+                random,
+                ids: Vec::new(),
+                transports: RankTransports::default(),
+            }),
             loaded: Mutex::new(loaded),
         })
     }
 
     fn failed(&self, kind: Kind, what: impl std::fmt::Display) -> Error {
         Error::new(kind, format!("{}: {what}", self.target()))
+    }
+
+    /// The state that the marker in `set` records.
+    fn state_of(&self, set: SetId) -> Result<LoadState> {
+        let namespace = self.repository.open(&[set], self.options.identity.clone())?;
+        let marker = match namespace.lookup(namespace.root(), MARKER, true) {
+            Ok(inode) => namespace.read(&inode, 0, LOAD_MARKER_BYTES_MAX)?.to_vec(),
+            Err(error) if error.kind() == Kind::NotFound => Vec::new(),
+            Err(error) => return Err(error),
+        };
+        load_state(&marker).ok_or_else(|| {
+            self.failed(Kind::NotEmpty, "the snapshot has no data of a replay; use another name")
+        })
     }
 
     /// Writes the marker and the files that `plan` reads.
@@ -158,17 +172,35 @@ impl SharedFileTarget {
 
     /// Gives up the parts of all jobs.
     fn end_jobs(&self) -> Result<()> {
-        for job in std::mem::take(&mut self.jobs.lock().ids) {
-            for part in self.repository.parts(job)? {
-                self.repository.abandon(part.set)?;
-            }
+        let ids = &mut self.jobs.lock().ids;
+        while let Some(job) = ids.last() {
+            self.repository.abandon_parts(*job)?;
+            ids.pop();
         }
         Ok(())
+    }
+
+    /// Fails if `set` has more than the data of a replay, such as what somebody has added since.
+    fn check_has_no_others(&self, set: SetId) -> Result<()> {
+        let namespace = self.repository.open(&[set], self.options.identity.clone())?;
+        let manifest = Manifest::load(&**self.repository.store(), set)?;
+        let is_own = |name: &[u8]| {
+            let number = name.strip_prefix(FILE_PREFIX.as_bytes());
+            name == MARKER || number.is_some_and(|number| number.iter().all(u8::is_ascii_digit))
+        };
+        let mut entries =
+            namespace.read_dir(namespace.root(), &DirCursor::default(), FILES_MAX + 2)?.into_iter();
+        if manifest.bases.is_empty() && entries.all(|entry| is_own(&entry.name)) {
+            return Ok(());
+        }
+        let what = "the snapshot has more than the data of a replay, and stays; `esker delete` removes \
+                    it";
+        Err(self.failed(Kind::NotEmpty, what))
     }
 }
 
 fn file_name(number: u32) -> String {
-    format!("file-{number}")
+    format!("{FILE_PREFIX}{number}")
 }
 
 impl ReplayTarget for SharedFileTarget {
@@ -181,7 +213,7 @@ impl ReplayTarget for SharedFileTarget {
     }
 
     fn layout(&self) -> RequestLayout {
-        RequestLayout::File
+        RequestLayout::SharedFile
     }
 
     fn target(&self) -> String {
@@ -189,16 +221,8 @@ impl ReplayTarget for SharedFileTarget {
     }
 
     fn load_state(&self) -> Result<LoadState> {
-        let Some(LoadedSet { set, .. }) = *self.loaded.lock() else { return Ok(LoadState::Absent) };
-        let namespace = self.repository.open(&[set], self.options.identity.clone())?;
-        let marker = match namespace.lookup(namespace.root(), MARKER, true) {
-            Ok(inode) => namespace.read(&inode, 0, LOAD_MARKER_BYTES_MAX)?.to_vec(),
-            Err(error) if error.kind() == Kind::NotFound => Vec::new(),
-            Err(error) => return Err(error),
-        };
-        load_state(&marker).ok_or_else(|| {
-            self.failed(Kind::NotEmpty, "the snapshot has no data of a replay; use another name")
-        })
+        let loaded = *self.loaded.lock();
+        loaded.map_or(Ok(LoadState::Absent), |loaded| self.state_of(loaded.set))
     }
 
     fn load(&self, plan: &ReplayPlan) -> Result<()> {
@@ -243,16 +267,19 @@ impl ReplayTarget for SharedFileTarget {
     }
 
     fn clear(&self) -> Result<()> {
-        // Fails for a snapshot of something else.
-        let state = self.load_state()?;
+        let mut loaded = self.loaded.lock();
+        let Some(LoadedSet { set, is_published }) = *loaded else {
+            return Err(self.failed(Kind::NotFound, "there is no data of a replay"));
+        };
+        self.state_of(set)?;
+        self.check_has_no_others(set)?;
         self.end_jobs()?;
-        match self.loaded.lock().take() {
-            Some(LoadedSet { set, is_published: true }) if state != LoadState::Absent => {
-                self.repository.delete_if_unchanged(&self.name, set)
-            }
-            Some(LoadedSet { set, .. }) => self.repository.abandon(set),
-            None => Err(self.failed(Kind::NotFound, "there is no data of a replay")),
+        match is_published {
+            true => self.repository.delete_if_unchanged(&self.name, set)?,
+            false => self.repository.abandon(set)?,
         }
+        *loaded = None;
+        Ok(())
     }
 
     fn finish(&self, is_kept: bool) -> Result<()> {

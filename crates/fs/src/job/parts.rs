@@ -173,6 +173,15 @@ impl Repository {
         Ok(parts.into_iter().flatten().map(|(part, _)| part).collect())
     }
 
+    /// Gives up all parts of `job`. Cost: as [`Repository::parts`], and [`Repository::abandon`] for
+    /// each.
+    ///
+    /// # Errors
+    /// As these.
+    pub fn abandon_parts(&self, job: JobId) -> Result<()> {
+        self.parts(job)?.iter().try_for_each(|part| self.abandon(part.set))
+    }
+
     /// Returns the part that `claim` stands for, unless it was given up or has not begun, and a
     /// holder because of which it is one.
     fn part_of(&self, claim: &PartClaim, joins: &Joins) -> Result<Option<(JobPart, MarkerHolder)>> {

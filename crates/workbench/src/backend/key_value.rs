@@ -33,7 +33,7 @@ use parking_lot::{Mutex, MutexGuard};
 use self::connection::KeyValueConnection;
 use self::driver::{KeyValueDriver, OpenDatabase};
 pub use self::target::{DRIVER_PREFIX, KeyValueDurability, KeyValueTarget};
-use super::{Backend, BackendConnection, MARKER_BYTES_MAX};
+use super::{Backend, BackendConnection, MARKER_BYTES_MAX, page_cache};
 use crate::pattern::{DatasetId, ObjectId, WorkingSetSize};
 
 const MARKER: &[u8] = b"esker-workbench-marker";
@@ -332,6 +332,18 @@ impl Backend for KeyValueBackend {
 
     fn finish(&self, _keep: bool) -> Result<()> {
         self.close(|| Ok(()))
+    }
+
+    /// Also out of the memory of the database, which is closed.
+    fn drop_caches(&self) -> Result<()> {
+        self.close(|| Ok(()))?;
+        if self.database.lock().is_some() {
+            let what = "connections use the database, so it cannot be closed";
+            return Err(Error::new(Kind::Conflict, format!("{}: {what}", self.target)));
+        }
+        // A log may become a table when the database is opened again.
+        drop(self.existing()?);
+        self.close(|| page_cache::drop_directory(&self.target.directory))
     }
 
     fn directory(&self) -> Option<&Path> {

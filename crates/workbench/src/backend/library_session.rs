@@ -5,6 +5,7 @@
 //! under the working set's name; a run that is killed leaves its session to `esker gc`, and the
 //! working set as it was.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use esker_base::store::SharedStore;
@@ -13,6 +14,7 @@ use esker_fs::names::{IfTaken, PublishedName};
 use esker_fs::repository::{CACHE_BYTES, Repository};
 use esker_fs::session::{Session, SessionOptions};
 use esker_fs::stack::list::DirCursor;
+use esker_table::manifest::Manifest;
 use esker_table::object_name::ObjectFolder;
 use parking_lot::RwLock;
 
@@ -73,8 +75,17 @@ impl LibrarySession {
 
     /// As [`super::Backend::drop_caches`].
     pub(super) fn drop_caches(&self) -> Result<()> {
-        let of_set = ObjectFolder::All(self.session()?.set()).to_string();
-        page_cache::drop_objects(&**self.repository.store(), &of_set)
+        let store = &**self.repository.store();
+        let (mut next, mut seen) = (vec![self.session()?.set()], HashSet::new());
+        next.extend(self.base.iter().map(|base| base.set));
+        while let Some(set) = next.pop() {
+            if seen.insert(set) {
+                page_cache::drop_objects(store, &ObjectFolder::All(set).to_string())?;
+                let manifest = Manifest::load(store, set)?;
+                next.extend(manifest.bases.iter().chain(&manifest.data_sets));
+            }
+        }
+        Ok(())
     }
 
     /// As [`super::Backend::read_marker`].

@@ -32,6 +32,8 @@ mod posix;
 #[cfg(feature = "postgresql")]
 mod postgres;
 mod rank_transports;
+#[cfg(feature = "redis")]
+mod redis;
 mod shared_file;
 
 use std::path::Path;
@@ -52,6 +54,9 @@ pub use self::object_store::ObjectStoreBackend;
 pub use self::posix::PosixBackend;
 #[cfg(feature = "postgresql")]
 pub use self::postgres::PostgresBackend;
+pub use self::rank_transports::RankTransports;
+#[cfg(feature = "redis")]
+pub use self::redis::RedisBackend;
 pub use self::shared_file::SharedFileBackend;
 use crate::options::RunOptions;
 use crate::pattern::{DatasetId, ObjectId, WorkingSetSize};
@@ -166,7 +171,8 @@ pub trait Backend: Send + Sync {
         None
     }
 
-    /// Takes the working set out of the kernel's page cache, as far as it is in files of this machine.
+    /// Takes the working set out of the kernel's page cache, as far as it is in files of this machine,
+    /// and out of the memory of a database that this process has open.
     ///
     /// # Errors
     /// As the service answers.

@@ -14,17 +14,22 @@ use crate::run::PHASE_DEADLINE;
 /// Transports that ranks take one after the other; all of them are made with the first. A rank that
 /// drops its own before it has finished is lost to the others.
 #[derive(Debug, Default)]
-pub(super) struct RankTransports {
+pub struct RankTransports {
     /// By rank.
     left: Mutex<Vec<Option<ThreadTransport>>>,
 }
 
 impl RankTransports {
+    /// True until the first transport is taken, and once the last one was.
+    pub fn is_unused_or_spent(&self) -> bool {
+        self.left.lock().iter().all(Option::is_none)
+    }
+
     /// The transport of `rank` of `ranks`, each of which counts as a node.
     ///
     /// # Errors
     /// `Invalid` if the rank took it before.
-    pub(super) fn take(&self, rank: u32, ranks: u32) -> Result<ThreadTransport> {
+    pub fn take(&self, rank: u32, ranks: u32) -> Result<ThreadTransport> {
         let mut left = self.left.lock();
         if left.is_empty() {
             let options = ThreadOptions { deadline: PHASE_DEADLINE, ..ThreadOptions::default() };

@@ -120,10 +120,7 @@ impl Backend for SharedFileBackend {
 
     fn clear(&self) -> Result<u64> {
         self.working_set.to_clear()?;
-        let repository = self.working_set.repository();
-        for part in repository.parts(self.job)? {
-            repository.abandon(part.set)?;
-        }
+        self.working_set.repository().abandon_parts(self.job)?;
         self.working_set.remove_marker()?;
         Ok(self.objects.swap(0, Ordering::Relaxed))
     }

@@ -21,9 +21,10 @@ use crate::{text, usage};
 
 /// Fit models to measured rows, and keep the one that decides best
 ///
-/// The rows are those of `esker advise measure`. Three methods are fitted: the linear regression of
-/// Kougkas et al. (2016), one of logarithms with interactions, and boosted trees. Each predicts every
-/// family of workloads from the other families, and the one whose choices lose least is kept.
+/// The rows are those of `esker advise measure`. Five methods are fitted: the linear regression of
+/// Kougkas et al. (2016), one of logarithms with interactions, boosted trees, a random forest, and the
+/// mean of the last three. Each predicts every family of workloads from the other families, and the one
+/// whose choices lose least is kept.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:

@@ -37,7 +37,7 @@ Targets:
   driver:LIBRARY:/scratch/db
                      each request is a key of LevelDB, RocksDB or another key-value store
   shared:NAME        files of Esker on --store that the ranks share
-  store:memory: s3://bucket/path esker:NAME postgresql://… mongodb://…
+  store:memory: s3://bucket/path esker:NAME postgresql://… mongodb://… redis://…
                      each request is an object, as in `esker workbench run --help`";
 
 /// Where and how a trace is replayed.
@@ -104,7 +104,7 @@ impl TraceReplayArguments {
 
     /// Loads `plan`; a signal says from now on what is left.
     fn load(&self, target: &dyn ReplayTarget, plan: &ReplayPlan) -> Result<()> {
-        advise_cleanup(target);
+        advise_cleanup(target, false);
         target.load(plan)
     }
 }
@@ -114,12 +114,14 @@ fn cleanup_command(target: &str) -> String {
     format!("esker advise cleanup {}", shell_word(target.as_bytes()))
 }
 
-/// Makes a signal say how to remove the data at `target`.
-fn advise_cleanup(target: &dyn ReplayTarget) {
+/// Makes a signal say how to remove the data at `target`, which was there before if `is_kept`.
+fn advise_cleanup(target: &dyn ReplayTarget, is_kept: bool) {
     let target = target.target();
+    let begins_with = |prefixes: &[&str]| prefixes.iter().any(|prefix| target.starts_with(prefix));
     // Memory ends with the process, and the session of a library with the interruption.
-    let ends_with_process = ["store:memory:", "esker:", SHARED_FILE_PREFIX];
-    interrupt::advise(match ends_with_process.iter().any(|prefix| target.starts_with(prefix)) {
+    let is_gone = begins_with(&["store:memory:"])
+        || !is_kept && begins_with(&["esker:", "indexed:", SHARED_FILE_PREFIX]);
+    interrupt::advise(match is_gone {
         true => "nothing is left".to_owned(),
         false => format!("the data at {target} stays; `{}` removes it", cleanup_command(&target)),
     });
@@ -281,7 +283,7 @@ impl AdviseReplay {
     /// Loads `plan` unless `target` was loaded before.
     pub(super) fn prepare(&self, target: &dyn ReplayTarget, plan: &ReplayPlan) -> Result<()> {
         if self.replay.is_loaded(target, plan)? {
-            advise_cleanup(target);
+            advise_cleanup(target, true);
             return Ok(());
         }
         self.replay.load(target, plan)

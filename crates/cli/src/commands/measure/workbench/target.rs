@@ -30,6 +30,8 @@ const OTHER_PREFIXES: [&str; 5] = [DRIVER_PREFIX, MPI_IO_PREFIX, "null:", "store
 /// What begins the targets that are databases.
 const POSTGRESQL_SCHEMES: [&str; 2] = ["postgresql://", "postgres://"];
 const MONGODB_SCHEMES: [&str; 2] = ["mongodb://", "mongodb+srv://"];
+/// Connections by TLS are refused by name.
+const REDIS_SCHEMES: [&str; 3] = ["redis://", "redis+unix://", "rediss://"];
 
 /// Name of the working set in a store of Esker unless another is given.
 const LIBRARY_NAME: &str = "workbench";
@@ -47,6 +49,8 @@ Targets:
                      rows of a table in a schema of its own; PGPASSWORD has the password
   mongodb://user@host:port/database
                      documents of a collection; MONGODB_PASSWORD has the password
+  redis://user@host:port/number
+                     hashes of a Redis server; REDIS_PASSWORD has the password
   driver:LIBRARY:/scratch/db?options=tuned&durability=async
                      keys of a database in a directory; LIBRARY is a driver of LevelDB, RocksDB or
                      another key-value store, with a / in its path
@@ -54,7 +58,7 @@ Targets:
 
 /// True if `target` is the path of a directory.
 pub fn is_directory(target: &str) -> bool {
-    let databases = POSTGRESQL_SCHEMES.iter().chain(&MONGODB_SCHEMES);
+    let databases = POSTGRESQL_SCHEMES.iter().chain(&MONGODB_SCHEMES).chain(&REDIS_SCHEMES);
     let mut others = LIBRARY_PREFIXES.iter().chain(&OTHER_PREFIXES).chain(databases);
     !others.any(|prefix| target.starts_with(prefix))
 }
@@ -108,6 +112,9 @@ pub fn open(
     }
     if MONGODB_SCHEMES.iter().any(|scheme| target.starts_with(scheme)) {
         return open_mongodb(target);
+    }
+    if REDIS_SCHEMES.iter().any(|scheme| target.starts_with(scheme)) {
+        return open_redis(target);
     }
     if target.starts_with(DRIVER_PREFIX) {
         return Ok(Box::new(KeyValueBackend::new(KeyValueTarget::parse(target)?)?));
@@ -186,6 +193,20 @@ fn open_mongodb(target: &str) -> Result<Box<dyn Backend>> {
 fn open_mongodb(_: &str) -> Result<Box<dyn Backend>> {
     let what = "this build lacks MongoDB support: build with \
                 `cargo build --release -p esker-cli --features mongodb`";
+    Err(Error::new(Kind::Invalid, what))
+}
+
+#[cfg(feature = "redis")]
+fn open_redis(target: &str) -> Result<Box<dyn Backend>> {
+    let password = std::env::var("REDIS_PASSWORD").ok();
+    let backend = esker_workbench::backend::RedisBackend::new(target, password.as_deref())?;
+    Ok(Box::new(backend))
+}
+
+#[cfg(not(feature = "redis"))]
+fn open_redis(_: &str) -> Result<Box<dyn Backend>> {
+    let what = "this build lacks Redis support: build with \
+                `cargo build --release -p esker-cli --features redis`";
     Err(Error::new(Kind::Invalid, what))
 }
 
