@@ -98,7 +98,7 @@ demo_live() {
 # Says which tests were skipped for want of a program; cargo shows nothing of tests that pass.
 show_skipped() {
     local program go=${GOBIN:-$(go env GOPATH 2>/dev/null)/bin}
-    for program in versitygw fusermount3 chromium strace mpicc.openmpi mpicc.mpich gfortran slurmctld; do
+    for program in versitygw redis-server fusermount3 chromium strace mpicc.openmpi mpicc.mpich gfortran slurmctld; do
         PATH=$PATH:$go:/usr/sbin command -v "$program" >/dev/null ||
             echo "skipped: what needs $program, which is not installed"
     done
