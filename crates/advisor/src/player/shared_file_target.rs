@@ -271,9 +271,9 @@ impl ReplayTarget for SharedFileTarget {
         let Some(LoadedSet { set, is_published }) = *loaded else {
             return Err(self.failed(Kind::NotFound, "there is no data of a replay"));
         };
+        self.end_jobs()?;
         self.state_of(set)?;
         self.check_has_no_others(set)?;
-        self.end_jobs()?;
         match is_published {
             true => self.repository.delete_if_unchanged(&self.name, set)?,
             false => self.repository.abandon(set)?,
