@@ -8,6 +8,7 @@ fn main() {
         ("CARGO_FEATURE_S3", "s3"),
         ("CARGO_FEATURE_POSTGRESQL", "postgresql"),
         ("CARGO_FEATURE_MONGODB", "mongodb"),
+        ("CARGO_FEATURE_REDIS", "redis"),
         ("CARGO_FEATURE_MPI", "mpi"),
     ]
     .into_iter()
