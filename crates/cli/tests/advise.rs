@@ -408,6 +408,31 @@ fn traces_are_replayed_on_shared_files() {
     assert!(said.contains("shared:replay: there is no data of a replay"), "{said}");
 }
 
+/// Symptom: refused replays left sessions in the store, the command that they named lacked the store,
+/// and a mistyped kind of target was measured as a directory.
+#[test]
+fn refused_replays_leave_nothing_and_name_the_next_command() {
+    let esker = Esker::new();
+    for (pattern, trace) in [("hpio", "a.arrow"), ("lanl-app2-like", "b.arrow")] {
+        esker.ok(["advise", "synth", pattern, "-p", "2", "-n", "4", "-r", "1K", "-o", trace]);
+    }
+    for target in ["shared:kept", "esker:kept"] {
+        esker.ok(["advise", "load", "a.arrow", target]);
+        let said = esker.fails(4, ["advise", "replay", "b.arrow", target]);
+        assert!(said.contains(&format!("`esker advise cleanup {target} --store ")), "{said}");
+        esker.ok(["advise", "cleanup", target]);
+        esker.fails(3, ["advise", "cleanup", target]);
+    }
+    // Its requests have two sizes.
+    esker.fails(23, ["advise", "replay", "b.arrow", "indexed:kept"]);
+    assert_eq!(esker.ok(["session", "list"]), "", "no session is left");
+    let said = esker.fails(13, ["advise", "replay", "a.arrow", "shard:kept"]);
+    assert!(said.contains("there is no kind of target shard:"), "{said}");
+    let twice = ["--system", "a=m", "--system", "a=n", "--pattern", "hpio"];
+    let said = esker.fails(2, [&["advise", "measure", "rows.csv"], &twice[..]].concat());
+    assert!(said.contains("two systems have this name"), "{said}");
+}
+
 #[test]
 fn designs_are_measured_and_continued() {
     let esker = Esker::without_store();

@@ -155,6 +155,13 @@ impl AdviseMeasure {
         let parquet = self.parquet.as_deref().map(OutputFile::prepare).transpose()?;
         let systems = self.systems.iter().map(|system| measured_system(context, system)).collect();
         let systems: Vec<_> = systems;
+        for (index, MeasuredSystem { name, .. }) in systems.iter().enumerate() {
+            if systems[..index].iter().any(|other| other.name == *name) {
+                usage::exit(format!(
+                    "--system {name}: two systems have this name, so rows do not tell them apart"
+                ));
+            }
+        }
         // MPI cannot be initialized again for each run.
         let uses_mpi =
             self.systems.iter().any(|system| system.contains(&format!("={MPI_IO_PREFIX}")));
@@ -179,6 +186,8 @@ impl AdviseMeasure {
                     row.bandwidth()
                 )),
             };
+            // Whoever waits for the last one sees each.
+            let shown = shown.and_then(|()| context.out.flush());
             failed = failed.take().or(shown.err());
         };
         let summary = measure(&design, &systems, &self.rows, &options, &SystemClock, &mut report)?;

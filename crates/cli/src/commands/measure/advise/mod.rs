@@ -31,6 +31,7 @@ use self::storage::AdviceArguments;
 use self::synth::AdviseSynth;
 use self::trace::AdviseTrace;
 use crate::context::CommandContext;
+use crate::interrupt;
 
 /// Find the storage for an application, from a trace of its I/O
 ///
@@ -96,7 +97,9 @@ impl AdviseCommand {
             Some(AdviseAction::Model(model)) => model.run(context),
             Some(AdviseAction::Paper(paper)) => paper.run(context),
         };
-        done.map(|()| ExitCode::SUCCESS)
+        // A target in a store may have begun a session.
+        done.inspect_err(|_| interrupt::give_up_after_failure(context))?;
+        Ok(ExitCode::SUCCESS)
     }
 }
 

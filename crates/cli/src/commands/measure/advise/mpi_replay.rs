@@ -70,7 +70,7 @@ mod with_mpi {
             let target = MpiFileTarget::new(directory, calls, process.clone())?;
             let is_first = transport.rank() == Rank(0);
             if is_first {
-                replay.prepare(&target, &plan)?;
+                replay.prepare(None, &target, &plan)?;
                 replay.drop_caches(&target)?;
             }
             transport.barrier()?;

@@ -37,6 +37,7 @@ Targets:
   driver:LIBRARY:/scratch/db
                      each request is a key of LevelDB, RocksDB or another key-value store
   shared:NAME        files of Esker on --store that the ranks share
+  indexed:NAME       records of an indexed directory on --store, for requests that read and have one size
   store:memory: s3://bucket/path esker:NAME postgresql://… mongodb://… redis://…
                      each request is an object, as in `esker workbench run --help`";
 
@@ -89,7 +90,12 @@ impl TraceReplayArguments {
     }
 
     /// True if `target` has the data of `plan`, false if it has none.
-    fn is_loaded(&self, target: &dyn ReplayTarget, plan: &ReplayPlan) -> Result<bool> {
+    fn is_loaded(
+        &self,
+        store: Option<&str>,
+        target: &dyn ReplayTarget,
+        plan: &ReplayPlan,
+    ) -> Result<bool> {
         let (kind, what) = match target.load_state()? {
             LoadState::Absent => return Ok(false),
             LoadState::Complete(digest) if digest == PlanDigest::of(plan) => return Ok(true),
@@ -98,32 +104,47 @@ impl TraceReplayArguments {
                 (Kind::Conflict, "has a part of the data: a load was interrupted or is running")
             }
         };
-        let (target, cleanup) = (target.target(), cleanup_command(&target.target()));
+        let (target, cleanup) = (target.target(), cleanup_command(store, &target.target()));
         Err(Error::new(kind, format!("{target} {what}; `{cleanup}` removes it")))
     }
 
     /// Loads `plan`; a signal says from now on what is left.
-    fn load(&self, target: &dyn ReplayTarget, plan: &ReplayPlan) -> Result<()> {
-        advise_cleanup(target, false);
+    fn load(
+        &self,
+        store: Option<&str>,
+        target: &dyn ReplayTarget,
+        plan: &ReplayPlan,
+    ) -> Result<()> {
+        advise_cleanup(store, target, false);
         target.load(plan)
     }
 }
 
-/// The command that removes the data of a replay.
-fn cleanup_command(target: &str) -> String {
-    format!("esker advise cleanup {}", shell_word(target.as_bytes()))
+/// The command that removes the data of a replay; `store` is the one that the user named.
+fn cleanup_command(store: Option<&str>, target: &str) -> String {
+    let store = store.filter(|_| begins_with(target, &LIBRARY_TARGETS));
+    let store = store.map(|url| format!(" --store {}", shell_word(url.as_bytes())));
+    format!("esker advise cleanup {}{}", shell_word(target.as_bytes()), store.unwrap_or_default())
+}
+
+/// What begins targets in a store of Esker.
+const LIBRARY_TARGETS: [&str; 3] = ["esker:", "indexed:", SHARED_FILE_PREFIX];
+
+fn begins_with(target: &str, prefixes: &[&str]) -> bool {
+    prefixes.iter().any(|prefix| target.starts_with(prefix))
 }
 
 /// Makes a signal say how to remove the data at `target`, which was there before if `is_kept`.
-fn advise_cleanup(target: &dyn ReplayTarget, is_kept: bool) {
+fn advise_cleanup(store: Option<&str>, target: &dyn ReplayTarget, is_kept: bool) {
     let target = target.target();
-    let begins_with = |prefixes: &[&str]| prefixes.iter().any(|prefix| target.starts_with(prefix));
     // Memory ends with the process, and the session of a library with the interruption.
-    let is_gone = begins_with(&["store:memory:"])
-        || !is_kept && begins_with(&["esker:", "indexed:", SHARED_FILE_PREFIX]);
+    let is_gone = begins_with(&target, &["store:memory:"])
+        || !is_kept && begins_with(&target, &LIBRARY_TARGETS);
     interrupt::advise(match is_gone {
         true => "nothing is left".to_owned(),
-        false => format!("the data at {target} stays; `{}` removes it", cleanup_command(&target)),
+        false => {
+            format!("the data at {target} stays; `{}` removes it", cleanup_command(store, &target))
+        }
     });
 }
 
@@ -139,6 +160,7 @@ pub(super) fn open_target(
         usage::exit("--small-files is for directories");
     }
     if is_directory && !small_files {
+        target::check_is_path(target)?;
         return Ok(Box::new(BigFileTarget::new(Path::new(target))));
     }
     if let Some(directory) = mpi_directory.filter(|_| !small_files) {
@@ -173,18 +195,18 @@ impl AdviseLoad {
     pub fn run(self, context: &CommandContext) -> Result<()> {
         let plan = self.replay.plan()?;
         let target = self.replay.open(context)?;
-        if self.replay.is_loaded(&*target, &plan)? {
+        if self.replay.is_loaded(context.given_store(), &*target, &plan)? {
             let what = format!("{} was loaded before", self.replay.target);
             return Err(Error::new(Kind::Exists, what));
         }
-        self.replay.load(&*target, &plan)?;
+        self.replay.load(context.given_store(), &*target, &plan)?;
         target.finish(true)?;
         let requests = text::counted(plan.requests, "request");
         context.out.line(format!("loaded the data of {requests}"))
     }
 }
 
-/// Remove the data of a replay that was interrupted, or kept it
+/// Remove the data that a replay left, as it was interrupted, or kept
 ///
 /// Removes only what loads and replays made: other files stay.
 #[derive(Args)]
@@ -258,7 +280,7 @@ impl AdviseReplay {
         }
         let plan = self.replay.plan()?;
         let target = self.replay.open(context)?;
-        self.prepare(&*target, &plan)?;
+        self.prepare(context.given_store(), &*target, &plan)?;
         let measured = self
             .drop_caches(&*target)
             .and_then(|()| replay(&*target, &plan, self.pacing(), processors(), &SystemClock));
@@ -281,12 +303,17 @@ impl AdviseReplay {
     }
 
     /// Loads `plan` unless `target` was loaded before.
-    pub(super) fn prepare(&self, target: &dyn ReplayTarget, plan: &ReplayPlan) -> Result<()> {
-        if self.replay.is_loaded(target, plan)? {
-            advise_cleanup(target, true);
+    pub(super) fn prepare(
+        &self,
+        store: Option<&str>,
+        target: &dyn ReplayTarget,
+        plan: &ReplayPlan,
+    ) -> Result<()> {
+        if self.replay.is_loaded(store, target, plan)? {
+            advise_cleanup(store, target, true);
             return Ok(());
         }
-        self.replay.load(target, plan)
+        self.replay.load(store, target, plan)
     }
 
     /// Removes the data, or keeps it.

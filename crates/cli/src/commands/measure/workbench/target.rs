@@ -125,7 +125,7 @@ pub fn open(
 
 /// Fails for what looks like a kind of target that does not exist: a directory must not be measured
 /// in its place.
-fn check_is_path(target: &str) -> Result<()> {
+pub fn check_is_path(target: &str) -> Result<()> {
     let word = target.split_once(':').map_or("", |(word, _)| word);
     let is_kind = |letter: char| letter.is_ascii_alphanumeric() || letter == '+';
     if word.is_empty() || !word.chars().all(is_kind) {
