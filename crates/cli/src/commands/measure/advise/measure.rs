@@ -153,15 +153,7 @@ impl AdviseMeasure {
         usage::value_of(design.cases());
         self.check_files();
         let parquet = self.parquet.as_deref().map(OutputFile::prepare).transpose()?;
-        let systems = self.systems.iter().map(|system| measured_system(context, system)).collect();
-        let systems: Vec<_> = systems;
-        for (index, MeasuredSystem { name, .. }) in systems.iter().enumerate() {
-            if systems[..index].iter().any(|other| other.name == *name) {
-                usage::exit(format!(
-                    "--system {name}: two systems have this name, so rows do not tell them apart"
-                ));
-            }
-        }
+        let systems = measured_systems(context, &self.systems);
         // MPI cannot be initialized again for each run.
         let uses_mpi =
             self.systems.iter().any(|system| system.contains(&format!("={MPI_IO_PREFIX}")));
@@ -261,6 +253,21 @@ impl AdviseMeasure {
 fn write_rows(output: OutputFile, rows: &[Observation]) -> Result<()> {
     let object = output.path().display().to_string();
     output.write(|file| Ok((write_parquet_rows(file, rows, &object)?, ())))
+}
+
+/// The systems of `NAME=TARGET`; exits if two have one name.
+fn measured_systems<'a>(
+    context: &'a CommandContext,
+    texts: &'a [String],
+) -> Vec<MeasuredSystem<'a>> {
+    let systems: Vec<_> = texts.iter().map(|text| measured_system(context, text)).collect();
+    for (index, MeasuredSystem { name, .. }) in systems.iter().enumerate() {
+        if systems[..index].iter().any(|other| other.name == *name) {
+            let what = "two systems have this name, so rows do not tell them apart";
+            usage::exit(format!("--system {name}: {what}"));
+        }
+    }
+    systems
 }
 
 /// A system of `NAME=TARGET`.
