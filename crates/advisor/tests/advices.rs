@@ -199,6 +199,8 @@ fn runs_beyond_the_measurements_are_marked() {
     let advice = advise(&features, StorageDevice::Ssd);
     assert!(advice.rates.iter().all(|rate| rate.extrapolated.contains(&"p")), "{advice:?}");
     assert!(advice_text::text(&advice, &features, "a").contains("not measured: p"));
+    let verdict = advice_text::verdict(&advice);
+    assert!(verdict.ends_with("beyond the measured values of M, R, p"), "{verdict}");
 }
 
 #[test]

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Advice text: the advice as text that fits one screen of 24 lines.
 
+use std::collections::BTreeSet;
 use std::fmt::Write;
 
 use super::storage_advice::{StorageAdvice, StorageVerdict};
@@ -52,11 +53,12 @@ pub fn text(advice: &StorageAdvice, features: &TraceFeatures, name: &str) -> Str
     out
 }
 
-/// The first sentence.
+/// The first sentence. It says if the application is beyond what was measured: the probability is that
+/// of workloads among it.
 #[must_use]
 pub fn verdict(advice: &StorageAdvice) -> String {
     let percent = advice.probability * 100.0;
-    match &advice.verdict {
+    let verdict = match &advice.verdict {
         StorageVerdict::Better { system, factor } => format!(
             "Use {system}: {} the rate of {}, faster with a probability of {percent:.0} %",
             times(*factor),
@@ -67,7 +69,17 @@ pub fn verdict(advice: &StorageAdvice) -> String {
              {percent:.0} %",
             advice.rates[0].system, advice.rates[1].system
         ),
+    };
+    let beyond: BTreeSet<&str> =
+        advice.rates.iter().take(2).flat_map(|rate| &rate.extrapolated).copied().collect();
+    if beyond.is_empty() {
+        return verdict;
     }
+    let letters: Vec<&str> = beyond.into_iter().collect();
+    format!(
+        "{verdict}; this assumes that rates go on in the same way beyond the measured values of {}",
+        letters.join(", ")
+    )
 }
 
 /// A factor as a reader says it.
