@@ -13,6 +13,9 @@ use super::failure::failed;
 const EXPECTED: &str = "expected redis://user@host:port/number, or redis+unix:///path?db=number; \
                         REDIS_PASSWORD has the password; connections by TLS (rediss:) are not supported";
 
+/// Options of URLs; the driver passes over all others, such as a misspelt database.
+const OPTIONS: [&str; 4] = ["db", "user", "pass", "protocol"];
+
 /// Time for making a connection, and for an answer.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -56,6 +59,12 @@ impl RedisTarget {
         // A password with such characters would be taken for a host or an option, and shown.
         let is_ambiguous = url.matches('@').count() > 1 || url.contains('#');
         let name = public(url).filter(|_| !is_ambiguous).ok_or_else(wrong)?;
+        let options = url.split_once('?').map_or("", |(_, options)| options).split('&');
+        let names = options.map(|option| option.split('=').next().unwrap_or_default());
+        if names.filter(|name| !name.is_empty()).any(|name| !OPTIONS.contains(&name)) {
+            let what = format!("{name}: the options of a URL are {}", OPTIONS.join(", "));
+            return Err(Error::new(Kind::Invalid, what));
+        }
         let info = url.into_connection_info().map_err(|_| wrong())?;
         let settings = info.redis_settings().clone();
         let info = match (settings.password(), password) {
@@ -107,6 +116,7 @@ mod tests {
             "rediss://user:secret@host",
             "redis://:secret@host/none",
             "redis://user:secret@host:port",
+            "redis+unix:///run/r?dbx=2&pass=secret",
         ] {
             let error = RedisTarget::parse(url, None).expect_err(url);
             assert_eq!(error.kind(), Kind::Invalid, "{url}");
