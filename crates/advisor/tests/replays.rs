@@ -150,7 +150,7 @@ fn a_real_log_is_replayed() {
     }
 }
 
-/// What is kept has the target's name, serves later replays, and is removed whole.
+/// Data that a replay keeps has the target's name, serves later replays, and is removed whole.
 #[test]
 fn shared_files_are_kept_under_their_name() {
     let store = store::url::connect("memory:kept").expect("a store");

@@ -16,6 +16,7 @@ pub mod process;
 pub mod random;
 mod shell_word;
 pub mod store;
+mod url_password;
 pub mod wire;
 pub mod word_hash;
 
@@ -26,3 +27,4 @@ pub use process::ProcessIdentity;
 pub use random::Random;
 pub use shell_word::shell_word;
 pub use store::Store;
+pub use url_password::without_password;

@@ -198,7 +198,7 @@ impl PredictionRule {
         }
     }
 
-    /// What is wrong with a rule that was read from a file.
+    /// Returns the defect of a rule that was read from a file.
     fn problem(&self) -> Option<String> {
         match self {
             Self::Linear { constant, terms } => {

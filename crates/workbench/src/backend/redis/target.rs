@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use esker_base::{Error, Kind, Result};
+use esker_base::{Error, Kind, Result, without_password};
 use redis::{Client, Connection, IntoConnectionInfo};
 
 use super::failure::failed;
@@ -32,34 +32,17 @@ impl std::fmt::Debug for RedisTarget {
     }
 }
 
-/// The URL that finds the same database, without its password; `None` if it has no user or host in
-/// the usual place.
-fn public(url: &str) -> Option<String> {
-    let (scheme, rest) = url.split_once("://")?;
-    let (rest, options) =
-        rest.split_once('?').map_or((rest, None), |(rest, options)| (rest, Some(options)));
-    let (user, hosts) = match rest.rsplit_once('@') {
-        Some((login, hosts)) => (login.split(':').next().filter(|user| !user.is_empty()), hosts),
-        None => (None, rest),
-    };
-    let at = user.map(|user| format!("{user}@")).unwrap_or_default();
-    let options: Vec<&str> = options
-        .unwrap_or_default()
-        .split('&')
-        .filter(|option| !option.is_empty() && !option.starts_with("pass"))
-        .collect();
-    let question = if options.is_empty() { "" } else { "?" };
-    Some(format!("{scheme}://{at}{hosts}{question}{}", options.join("&")))
-}
-
 impl RedisTarget {
     /// Parses `url`; `password` is used if `url` has none.
     pub fn parse(url: &str, password: Option<&str>) -> Result<Self> {
         let wrong = || Error::new(Kind::Invalid, format!("not a target: {EXPECTED}"));
+        let (place, options) = url.split_once('?').unwrap_or((url, ""));
         // A password with such characters would be taken for a host or an option, and shown.
-        let is_ambiguous = url.matches('@').count() > 1 || url.contains('#');
-        let name = public(url).filter(|_| !is_ambiguous).ok_or_else(wrong)?;
-        let options = url.split_once('?').map_or("", |(_, options)| options).split('&');
+        if place.matches('@').count() > 1 || options.contains('@') || url.contains('#') {
+            return Err(wrong());
+        }
+        let name = without_password(url);
+        let options = options.split('&');
         let names = options.map(|option| option.split('=').next().unwrap_or_default());
         if names.filter(|name| !name.is_empty()).any(|name| !OPTIONS.contains(&name)) {
             let what = format!("{name}: the options of a URL are {}", OPTIONS.join(", "));

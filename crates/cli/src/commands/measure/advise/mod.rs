@@ -83,6 +83,16 @@ impl AdviseCommand {
 
     /// Advises, or makes what advice needs.
     pub fn run(self, context: &CommandContext) -> Result<ExitCode> {
+        // A target in a store may have begun a session.
+        let may_have_begun = matches!(
+            self.action,
+            Some(
+                AdviseAction::Load(_)
+                    | AdviseAction::Replay(_)
+                    | AdviseAction::Cleanup(_)
+                    | AdviseAction::Measure(_)
+            )
+        );
         let done = match self.action {
             None => self.advice.run(context),
             Some(AdviseAction::Trace(trace)) => return trace.run(context),
@@ -97,9 +107,10 @@ impl AdviseCommand {
             Some(AdviseAction::Model(model)) => model.run(context),
             Some(AdviseAction::Paper(paper)) => paper.run(context),
         };
-        // A target in a store may have begun a session.
-        done.inspect_err(|_| interrupt::give_up_after_failure(context))?;
-        Ok(ExitCode::SUCCESS)
+        if may_have_begun && done.is_err() {
+            interrupt::give_up_after_failure(context);
+        }
+        done.map(|()| ExitCode::SUCCESS)
     }
 }
 
