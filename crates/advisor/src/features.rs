@@ -9,7 +9,7 @@
 use esker_base::{Error, Kind, Result};
 use serde::{Deserialize, Serialize};
 
-use crate::observation::{AccessPattern, IoVariables, StorageDevice};
+use crate::observation::{AccessPattern, IoVariables, StorageDevice, TransferKind};
 
 /// Requests of fewer bytes count as small: the stripe of the paper's file system.
 pub const SMALL_REQUEST_BYTES: u64 = 64 << 10;
@@ -90,6 +90,16 @@ impl TraceFeatures {
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.read_bytes.saturating_add(self.written_bytes)
+    }
+
+    /// Whether requests read or write, by their bytes.
+    #[must_use]
+    pub fn transfers(&self) -> TransferKind {
+        match (self.read_bytes, self.written_bytes) {
+            (0, 1..) => TransferKind::Write,
+            (_, 0) => TransferKind::Read,
+            _ => TransferKind::ReadWrite,
+        }
     }
 
     /// Contiguous if most of the requests that can be contiguous are.

@@ -12,6 +12,7 @@
 //! optimization, IJHPCA 2016.
 
 pub mod advice;
+mod exclusive_lock;
 pub mod features;
 pub mod measure;
 pub mod model;

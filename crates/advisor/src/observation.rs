@@ -88,6 +88,33 @@ impl StorageKind {
     }
 }
 
+/// Whether requests read or write. Table 1 has no such variable: the paper's requests read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum TransferKind {
+    /// All read.
+    Read,
+    /// All write.
+    Write,
+    /// Some read and some write.
+    ReadWrite,
+}
+
+impl TransferKind {
+    /// All kinds.
+    pub const ALL: [Self; 3] = [Self::Read, Self::Write, Self::ReadWrite];
+
+    /// The word in rows.
+    #[must_use]
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Read => "read",
+            Self::Write => "write",
+            Self::ReadWrite => "read-write",
+        }
+    }
+}
+
 /// The regressors: the configuration of the storage and the I/O of the application (Table 1).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct IoVariables {
@@ -160,6 +187,11 @@ pub struct Observation {
     pub microseconds: f64,
     /// The variables that are imitated.
     pub emulated: EmulatedVariables,
+    /// Whether it read or wrote, if this is known.
+    pub transfers: Option<TransferKind>,
+    /// What was measured under the name of the system, as a command takes it, without passwords:
+    /// `/scratch/m`. Empty where it is unknown.
+    pub target: String,
 }
 
 impl IoVariables {

@@ -48,6 +48,15 @@ impl ColumnValues {
         }
     }
 
+    /// The bytes of all texts.
+    #[must_use]
+    pub fn text_bytes(&self) -> usize {
+        match self {
+            Self::Texts(values) => values.iter().map(ByteArray::len).sum(),
+            _ => 0,
+        }
+    }
+
     /// The integer of `row`; `None` in a column of others.
     #[must_use]
     pub fn int(&self, row: usize) -> Option<i64> {

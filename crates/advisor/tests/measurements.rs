@@ -9,9 +9,11 @@ use esker_advisor::measure::{
     ExperimentDesign, MeasureOptions, MeasureSummary, MeasuredSystem, ObservationFile, measure,
 };
 use esker_advisor::observation::{EmulatedVariables, Observation, StorageDevice, read_csv};
-use esker_advisor::pattern::{TracePattern, write_pattern};
-use esker_advisor::player::{BigFileTarget, ObjectTarget, PlanOptions, ReplayPlan, ReplayTarget};
-use esker_advisor::trace::TraceReader;
+use esker_advisor::pattern::{PatternSize, TracePattern, write_pattern};
+use esker_advisor::player::{
+    BigFileTarget, LoadState, LoadedData, ObjectTarget, PlanOptions, ReplayPlan, ReplayTarget,
+};
+use esker_advisor::trace::{TraceReader, features};
 use esker_base::clock::{ManualClock, SystemClock};
 use esker_base::{Error, Kind, Result};
 use esker_workbench::backend::PosixBackend;
@@ -51,15 +53,19 @@ fn systems(directory: &Path) -> Vec<MeasuredSystem<'_>> {
         Ok(Box::new(BigFileTarget::new(&directory.join("big"))))
     };
     vec![
-        MeasuredSystem { name: "big".to_owned(), open: Box::new(big) },
-        MeasuredSystem { name: "small".to_owned(), open: Box::new(small) },
+        MeasuredSystem { name: "big".to_owned(), target: "/big".to_owned(), open: Box::new(big) },
+        MeasuredSystem {
+            name: "small".to_owned(),
+            target: "/small".to_owned(),
+            open: Box::new(small),
+        },
     ]
 }
 
 fn run(directory: &Path, budget_ns: u64) -> (MeasureSummary, Vec<Observation>) {
     let (path, options) = (directory.join("rows.csv"), options(budget_ns));
     let mut reported = Vec::new();
-    let mut report = |row: &Observation| reported.push(row.clone());
+    let mut report = |row: &Observation, _: &MeasureSummary| reported.push(row.clone());
     let summary =
         measure(&design(), &systems(directory), &path, &options, &SystemClock, &mut report);
     (summary.expect("measured"), reported)
@@ -83,8 +89,8 @@ fn a_measurement_has_all_rows_once() {
     assert_eq!(found, reported);
     for row in &found {
         assert_eq!((row.variables.processes, row.variables.request_bytes), (2, 512));
-        let per_process = if row.workload == "hpio" { 2_048 } else { 4_096 };
-        assert_eq!(row.variables.input_bytes, per_process, "{row:?}");
+        // The mix reads half of it, and writes the other.
+        assert_eq!(row.variables.input_bytes, 2_048, "{row:?}");
         assert!(row.bandwidth() > 0.0);
     }
     let (summary, _) = run(directory.path(), u64::MAX);
@@ -138,7 +144,7 @@ fn emulated_storage_decides_the_times() {
     let (path, options) = (directory.path().join("rows.csv"), options(u64::MAX));
     let clock = ManualClock::new(1);
     let systems = systems(directory.path());
-    let summary = measure(&design, &systems, &path, &options, &clock, &mut |_| {});
+    let summary = measure(&design, &systems, &path, &options, &clock, &mut |_, _| {});
     assert_eq!(summary.expect("measured").added, 6);
     let found = rows(directory.path());
     let everything = EmulatedVariables::storage(true);
@@ -163,6 +169,77 @@ fn emulated_storage_decides_the_times() {
     assert!((4.0 * (4_000.0 + 1_400.0) + 41_900.0..70_000.0).contains(&small), "{small} us");
 }
 
+/// Symptom: after a system's directory was changed in the command, rows of two storages had one name.
+#[test]
+fn rows_of_a_system_are_of_one_target() {
+    let directory = tempfile::tempdir().expect("a directory");
+    run(directory.path(), 0);
+    let path = directory.path().join("rows.csv");
+    let mut systems = systems(directory.path());
+    let mut go = |target: &str| {
+        target.clone_into(&mut systems[0].target);
+        measure(&design(), &systems, &path, &options(u64::MAX), &SystemClock, &mut |_, _| {})
+    };
+    assert_eq!(go("/big").expect("measured").added, 12);
+    let error = go("/elsewhere").expect_err("another storage");
+    assert_eq!(error.kind(), Kind::Conflict, "{error}");
+    assert!(error.context().contains("are of /big, not of /elsewhere"), "{error}");
+    assert!(rows(directory.path()).iter().all(|row| row.target == format!("/{}", row.system)));
+}
+
+/// Symptom: rows were appended below columns in another order, and read as something else.
+#[test]
+fn files_with_other_columns_are_not_continued() {
+    let directory = tempfile::tempdir().expect("a directory");
+    run(directory.path(), u64::MAX);
+    let path = directory.path().join("rows.csv");
+    let text = std::fs::read_to_string(&path).expect("a file");
+    let without_target = |line: &str| format!("{}\n", line.rsplit_once(',').expect("columns").0);
+    let other: String = text.lines().map(without_target).collect();
+    std::fs::write(&path, &other).expect("written");
+    let error = ObservationFile::open(&path).expect_err("other columns");
+    assert_eq!(error.kind(), Kind::Unsupported, "{error}");
+    assert_eq!(std::fs::read_to_string(&path).expect("a file"), other);
+}
+
+#[test]
+fn one_measurement_at_a_time_appends() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("rows.csv");
+    let first = ObservationFile::open(&path).expect("opened");
+    assert_eq!(ObservationFile::open(&path).expect_err("in use").kind(), Kind::Conflict);
+    drop(first);
+    ObservationFile::open(&path).expect("opened again");
+}
+
+/// R counted requests of the largest size, so that loops of smaller ones had too few bytes.
+#[test]
+fn patterns_transfer_the_bytes_that_they_are_asked_for() {
+    let (input_bytes, request_bytes) = (1 << 20, 4_096);
+    for pattern in TracePattern::ALL {
+        let size = PatternSize {
+            ranks: 4,
+            requests: pattern.requests_of(input_bytes, request_bytes),
+            request_bytes,
+            gap_bytes: 0,
+            shift_bytes: 0,
+            interval_ns: 0,
+            written: 0,
+            last_bytes: None,
+            is_file_per_rank: false,
+        };
+        let (trace, _) = write_pattern(pattern, &size, Vec::new()).expect("a trace");
+        let reader = TraceReader::open(&trace[..], "trace").expect("a trace");
+        let found = features(&reader, 65_536).expect("features").variables(&REAL).expect("some");
+        let least = input_bytes - 2 * 4_160;
+        let range = least..=input_bytes;
+        assert!(range.contains(&found.input_bytes), "{pattern:?}: {}", found.input_bytes);
+        assert_eq!(pattern.requests_of(0, request_bytes), 0);
+        let one_loop = pattern.requests_of(1, request_bytes);
+        assert!((1..=3).contains(&one_loop), "{pattern:?}: {one_loop}");
+    }
+}
+
 /// A system that fails in the middle leaves the rows so far, and its data is removed.
 #[test]
 fn a_failure_keeps_the_rows() {
@@ -175,10 +252,14 @@ fn a_failure_keeps_the_rows() {
             _ => Ok(Box::new(BigFileTarget::new(&directory.path().join("big")))),
         }
     };
-    let systems = [MeasuredSystem { name: "big".to_owned(), open: Box::new(failing) }];
+    let systems = [MeasuredSystem {
+        name: "big".to_owned(),
+        target: "/big".to_owned(),
+        open: Box::new(failing),
+    }];
     let path = directory.path().join("rows.csv");
     let options = options(u64::MAX);
-    let go = || measure(&design(), &systems, &path, &options, &SystemClock, &mut |_| {});
+    let go = || measure(&design(), &systems, &path, &options, &SystemClock, &mut |_, _| {});
     assert_eq!(go().expect_err("the fourth run").kind(), Kind::Unavailable);
     let summary = go().expect("the rest");
     assert_eq!((summary.skipped, summary.added), (3, 3));
@@ -192,12 +273,30 @@ fn a_measurement_goes_on_after_a_run_that_was_killed() {
     let size = design().cases().expect("valid")[0].size;
     let (trace, _) = write_pattern(TracePattern::Hpio, &size, Vec::new()).expect("a trace");
     let reader = TraceReader::open(&trace[..], "trace").expect("a trace");
-    let plan = ReplayPlan::read(&reader, PlanOptions::default()).expect("a plan");
+    let options = PlanOptions { is_measured: true, ..PlanOptions::default() };
+    let plan = ReplayPlan::read(&reader, options).expect("a plan");
     for system in systems(directory.path()) {
         (system.open)().expect("opened").load(&plan).expect("loaded");
     }
     let (summary, _) = run(directory.path(), u64::MAX);
     assert_eq!((summary.added, summary.left()), (12, 0));
+
+    // Data that a replay keeps is not removed for a measurement.
+    let kept = ReplayPlan { is_measured: false, ..plan };
+    for system in systems(directory.path()) {
+        let target = (system.open)().expect("opened");
+        target.load(&kept).expect("loaded");
+        drop(target);
+        let path = directory.path().join("others.csv");
+        let options = self::options(u64::MAX);
+        let name = system.name.clone();
+        let measured = measure(&design(), &[system], &path, &options, &SystemClock, &mut |_, _| {});
+        assert_eq!(measured.expect_err("data is kept").kind(), Kind::Exists, "{name}");
+        let systems = systems(directory.path());
+        let system = systems.iter().find(|system| system.name == name).expect("it is there");
+        let state = (system.open)().expect("opened").load_state().expect("known");
+        assert_eq!(state, LoadState::Complete(LoadedData::of(&kept)), "{name}");
+    }
 }
 
 /// Symptom: a measurement in a directory with files of others failed, and removed those that were
@@ -210,7 +309,8 @@ fn the_files_of_others_stay() {
     std::fs::write(&mine, "mine").expect("written");
     let path = directory.path().join("rows.csv");
     let systems = &systems(directory.path())[..1];
-    let error = measure(&design(), systems, &path, &options(u64::MAX), &SystemClock, &mut |_| {});
+    let error =
+        measure(&design(), systems, &path, &options(u64::MAX), &SystemClock, &mut |_, _| {});
     assert_eq!(error.expect_err("others' files").kind(), Kind::NotEmpty);
     assert_eq!(std::fs::read(&mine).expect("it stays"), b"mine");
     let target = BigFileTarget::new(mine.parent().expect("a directory"));

@@ -3,7 +3,7 @@
 
 use esker_advisor::observation::{
     AccessPattern, EmulatedVariables, IoVariables, Observation, StorageDevice, StorageKind,
-    mean_of_repetitions, read_csv, write_csv,
+    TransferKind, mean_of_repetitions, read_csv, write_csv,
 };
 use esker_base::Kind;
 use proptest::prelude::*;
@@ -31,6 +31,8 @@ pub fn example() -> Observation {
         },
         microseconds: 16_520_531.0,
         emulated: EmulatedVariables::default(),
+        transfers: Some(TransferKind::Read),
+        target: "/mnt/orangefs".into(),
     }
 }
 
@@ -49,8 +51,8 @@ fn the_written_table_has_the_documented_header_and_values() {
         write_csv(&[row]),
         "workload,case,system,kind,repetition,servers,metadata_servers,clients,access_pattern,\
          gap_bytes,request_bytes,processes,input_bytes,device,unaligned_bytes,metadata_operations,\
-         time_us,emulated\n\
-         hpio,hpio-32,orangefs,1,0,4,4,8,1,0,262144,32,67108864,2,0,768,16520531,device+time\n"
+         time_us,emulated,transfers,target\n\
+         hpio,hpio-32,orangefs,1,0,4,4,8,1,0,262144,32,67108864,2,0,768,16520531,device+time,read,/mnt/orangefs\n"
     );
 }
 
@@ -65,6 +67,15 @@ fn columns_are_found_by_name_and_unknown_ones_ignored() {
         })
         .collect();
     assert_eq!(read_csv("a.csv", reversed.as_bytes()).expect("rows"), [example()]);
+}
+
+/// Rows of other programs, and of before these columns were there.
+#[test]
+fn tables_may_lack_the_target_and_the_kind_of_transfers() {
+    let text = write_csv(&[example()]);
+    let text = text.replace(",transfers,target", "").replace(",read,/mnt/orangefs", "");
+    let without = Observation { target: String::new(), transfers: None, ..example() };
+    assert_eq!(read_csv("a.csv", text.as_bytes()).expect("rows"), [without]);
 }
 
 #[test]
@@ -108,7 +119,8 @@ fn wrong_tables_are_corrupt_with_the_line() {
         ("time_us is 0", 2, good.replacen("16520531", "0", 1)),
         ("not a number that fits", 2, good.replacen("67108864", "99999999999999999999999", 1)),
         ("emulated names \"magic\"", 2, good.replacen("768,16520531,", "768,16520531,magic", 1)),
-        ("18", 4, format!("{good}a,b\n")),
+        ("transfers is \"writes\"", 2, good.replacen(",read,", ",writes,", 1)),
+        ("20", 4, format!("{good}a,b\n")),
     ];
     for (expected, line, text) in cases {
         let error = read_csv("a.csv", text.as_bytes()).expect_err(expected);

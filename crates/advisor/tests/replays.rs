@@ -9,8 +9,8 @@ use std::sync::Arc;
 use esker_advisor::observation::StorageKind;
 use esker_advisor::pattern::{PatternSize, TracePattern};
 use esker_advisor::player::{
-    BigFileTarget, LoadState, ObjectTarget, PlanDigest, PlanOptions, ReplayPacing, ReplayPlan,
-    ReplayResult, ReplayTarget, SharedFileTarget, replay,
+    BigFileTarget, LoadState, LoadedData, ObjectTarget, PlanDigest, PlanOptions, ReplayPacing,
+    ReplayPlan, ReplayResult, ReplayTarget, SharedFileTarget, replay,
 };
 use esker_advisor::trace::strace::{StraceOptions, import_strace};
 use esker_advisor::trace::{TraceOperation, TraceReader, TraceRecord};
@@ -87,7 +87,7 @@ fn every_pattern_is_replayed_by_every_player() {
             for (target, name) in targets(directory.path()) {
                 assert_eq!(target.load_state().expect("known"), LoadState::Absent);
                 target.load(&plan).expect("loaded");
-                let loaded = LoadState::Complete(PlanDigest::of(&plan));
+                let loaded = LoadState::Complete(LoadedData::of(&plan));
                 assert_eq!(target.load_state().expect("known"), loaded);
                 target.drop_caches().expect("dropped");
                 let found = run(&*target, &plan, ReplayPacing::Fast).expect(name);
@@ -138,7 +138,7 @@ fn a_real_log_is_replayed() {
     let (trace, _) = import_strace(log.as_bytes(), "log", Vec::new(), &options).expect("a log");
     let directory = tempfile::tempdir().expect("a directory");
     for writes_as_reads in [false, true] {
-        let plan = plan_of(&trace, PlanOptions { writes_as_reads });
+        let plan = plan_of(&trace, PlanOptions { writes_as_reads, ..PlanOptions::default() });
         assert_eq!(plan.ranks.len(), 2);
         assert!(plan.skipped > 0, "renames and the like");
         for (target, name) in targets(directory.path()) {
@@ -169,7 +169,7 @@ fn shared_files_are_kept_under_their_name() {
     let open = repository.open_sessions().expect("sessions");
     assert_eq!(open.len(), 0, "no part of a job stays");
     let kept = shared_files(store.clone());
-    let loaded = LoadState::Complete(PlanDigest::of(&plan));
+    let loaded = LoadState::Complete(LoadedData::of(&plan));
     assert_eq!(kept.load_state().expect("known"), loaded);
     run(&kept, &plan, ReplayPacing::Fast).expect("replayed");
     kept.clear().expect("cleared");
@@ -317,7 +317,7 @@ fn a_partial_load_and_that_of_another_trace_are_told() {
     for (target, name) in targets(directory.path()).into_iter().take(2) {
         target.load(&plans[0]).expect("loaded");
         assert!(target.load(&plans[1]).is_err(), "{name}: loaded over another");
-        let loaded = LoadState::Complete(PlanDigest::of(&plans[0]));
+        let loaded = LoadState::Complete(LoadedData::of(&plans[0]));
         assert_eq!(target.load_state().expect("known"), loaded, "{name}: and kept");
         let marker = directory.path().join(match name {
             "posix-shared-file" => "big/esker-replay",
@@ -325,7 +325,8 @@ fn a_partial_load_and_that_of_another_trace_are_told() {
         });
         let text = std::fs::read_to_string(&marker).expect("a marker");
         std::fs::write(&marker, text.replace("true", "false")).expect("written");
-        assert_eq!(target.load_state().expect("known"), LoadState::Partial, "{name}");
+        let partial = LoadState::Partial(LoadedData::of(&plans[0]));
+        assert_eq!(target.load_state().expect("known"), partial, "{name}");
         target.clear().expect("cleared");
         assert_eq!(target.clear().expect_err("nothing").kind(), Kind::NotFound, "{name}");
     }
@@ -350,4 +351,66 @@ fn buffers_of_all_ranks_are_bounded() {
     };
     assert_eq!(of(16).expect("a plan").ranks.len(), 16);
     assert_eq!(of(17).expect_err("too much").kind(), Kind::TooLarge);
+}
+
+/// Symptom: two commands removed each other's data, and failed for files that were gone.
+#[test]
+fn one_command_at_a_time_replays_in_a_directory() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let plan = plan(TracePattern::Hpio, &SIZE);
+    let [first, second] = [0; 2].map(|_| targets(directory.path()));
+    for ((target, name), (other, _)) in first.into_iter().zip(second).take(2) {
+        target.load(&plan).expect("loaded");
+        let busy = [other.load_state().map(drop), other.clear(), other.load(&plan)];
+        for answer in busy {
+            let error = answer.expect_err("the other one is there");
+            assert!([Kind::Conflict, Kind::Exists].contains(&error.kind()), "{name}: {error}");
+        }
+        run(&*target, &plan, ReplayPacing::Fast).expect("replayed");
+        drop(target);
+        run(&*other, &plan, ReplayPacing::Fast).expect("replayed");
+        other.clear().expect("cleared");
+    }
+}
+
+/// Symptom: files that were named like those of a replay were removed with it.
+#[test]
+fn files_that_no_replay_made_stay() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let big = directory.path().join("big");
+    let plan = plan(TracePattern::Hpio, &SIZE);
+    let target = BigFileTarget::new(&big);
+    target.load(&plan).expect("loaded");
+    std::fs::write(big.join("file-77"), "mine").expect("written");
+    target.clear().expect("cleared");
+    assert_eq!(std::fs::read(big.join("file-77")).expect("it stays"), b"mine");
+
+    std::fs::rename(big.join("file-77"), big.join("esker-replay.new")).expect("renamed");
+    assert!(!BigFileTarget::has_data(&big));
+    assert_eq!(target.clear().expect_err("nothing").kind(), Kind::NotFound);
+    assert_eq!(target.load(&plan).expect_err("not empty").kind(), Kind::NotEmpty);
+    assert_eq!(std::fs::read(big.join("esker-replay.new")).expect("it stays"), b"mine");
+}
+
+/// Symptom: a replay that only reads needed the right to write, and removed the data without it.
+#[test]
+fn files_that_are_read_need_no_right_to_write() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let target = BigFileTarget::new(&directory.path().join("big"));
+    let read_only = plan(TracePattern::Hpio, &SIZE);
+    target.load(&read_only).expect("loaded");
+    let mut connection = target.connect(0, &read_only).expect("connected");
+    let mut buffer = vec![0; 65_536];
+    let step = read_only.ranks[0].iter().find(|step| step.operation == TraceOperation::Read);
+    connection.call(step.expect("a read"), &mut buffer).expect("read");
+    let path = directory.path().join("big/file-0").canonicalize().expect("a path");
+    let is_it =
+        |entry: &std::fs::DirEntry| std::fs::read_link(entry.path()).ok() == Some(path.clone());
+    let open: Vec<_> = std::fs::read_dir("/proc/self/fd").expect("descriptors").flatten().collect();
+    let open = open.into_iter().find(is_it).expect("the file is open").file_name();
+    let information = std::path::Path::new("/proc/self/fdinfo").join(open);
+    let information = std::fs::read_to_string(information).expect("flags");
+    let flags = information.lines().find_map(|line| line.strip_prefix("flags:")).expect("flags");
+    let flags = u32::from_str_radix(flags.trim(), 8).expect("octal");
+    assert_eq!(flags & 0o3, 0, "opened to be read: {flags:o}");
 }

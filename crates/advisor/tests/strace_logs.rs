@@ -279,3 +279,22 @@ fn a_call_that_is_given_up_is_counted() {
     let (_, summary) = import_strace(log.as_bytes(), "log", Vec::new(), &options).expect("a log");
     assert_eq!((summary.records, summary.incomplete), ((1 << 18) + 8, 1));
 }
+
+/// Symptom: appending was known only from the open, so positions were wrong after it was changed.
+#[test]
+fn appending_ends_and_begins_by_fcntl() {
+    let log = "\
+7 1.000000 openat(AT_FDCWD, \"/tmp/app/a\", O_RDWR|O_CREAT|O_APPEND, 0644) = 3</tmp/app/a> <0.000010>
+7 1.000100 write(3</tmp/app/a>, \"\"..., 1000) = 1000 <0.000010>
+7 1.000200 fcntl(3</tmp/app/a>, F_SETFL, O_RDONLY|O_LARGEFILE) = 0 <0.000010>
+7 1.000300 lseek(3</tmp/app/a>, 100, SEEK_SET) = 100 <0.000010>
+7 1.000400 write(3</tmp/app/a>, \"\"..., 50) = 50 <0.000010>
+7 1.000500 fcntl(3</tmp/app/a>, F_SETFL, O_RDONLY|O_APPEND|O_LARGEFILE) = 0 <0.000010>
+7 1.000600 lseek(3</tmp/app/a>, 0, SEEK_SET) = 0 <0.000010>
+7 1.000700 write(3</tmp/app/a>, \"\"..., 7) = 7 <0.000010>
+";
+    let (calls, ..) = calls(log);
+    let writes = calls["/a"].iter().filter(|call| call.0 == Write);
+    let writes: Vec<_> = writes.map(|(_, offset, bytes, _)| (*offset, *bytes)).collect();
+    assert_eq!(writes, [(0, 1_000), (100, 50), (1_000, 7)]);
+}

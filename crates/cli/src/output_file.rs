@@ -10,6 +10,7 @@ use esker_base::{Error, Result};
 use tempfile::{Builder, NamedTempFile};
 
 use crate::output::notice;
+use crate::usage;
 
 /// Symbolic links that are followed, as in Linux.
 const LINKS_MAX: usize = 40;
@@ -131,6 +132,19 @@ impl OutputFile {
 /// As [`OutputFile::prepare`] and [`OutputFile::write`].
 pub fn write_output(path: &Path, bytes: &[u8]) -> Result<()> {
     OutputFile::prepare(path)?.write_bytes(bytes)
+}
+
+/// Ends the command if `output` would replace one of the files that it reads.
+pub fn check_is_not_read<'a>(output: &Path, inputs: impl IntoIterator<Item = &'a Path>) {
+    let identity = |path: &Path| {
+        let found = path.metadata().ok().filter(|found| found.is_file())?;
+        Some((found.dev(), found.ino()))
+    };
+    let Some(written) = identity(output) else { return };
+    if let Some(input) = inputs.into_iter().find(|input| identity(input) == Some(written)) {
+        let (output, input) = (output.display(), input.display());
+        usage::exit(format!("{output} would replace {input}, which is read: name another file"));
+    }
 }
 
 /// The directory of `path`.

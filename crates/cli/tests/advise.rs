@@ -380,6 +380,34 @@ fn traces_are_replayed() {
     std::fs::write(&file, bytes).expect("written");
     let said = esker.fails(12, ["advise", "replay", "ior.arrow", "there"]);
     assert!(said.contains("/data at byte 9000: expected "), "{said}");
+    assert!(said.contains("the data stays, and `esker advise cleanup there` removes it"), "{said}");
+    assert!(file.exists());
+    esker.ok(["advise", "cleanup", "there"]);
+    assert!(!file.exists());
+}
+
+/// Symptom: arguments that a pattern or a target cannot follow were passed over.
+#[test]
+fn arguments_that_mean_nothing_are_refused() {
+    let esker = Esker::without_store();
+    for (pattern, argument, expected) in [
+        ("hpio", ["--written", "9"], "--written 9: a rank has 8 requests"),
+        ("workbench-mix", ["--written", "2"], "half of the requests of workbench-mix write"),
+        ("tile", ["-g", "4K"], "tile has no gaps"),
+        ("btio-like", ["-p", "7"], "a square number of ranks, such as 4 or 9; 7 is none"),
+    ] {
+        let synth = ["advise", "synth", pattern, "-n", "8", "-o", "a.arrow"];
+        let said = esker.fails(2, [&synth[..], &argument].concat());
+        assert!(said.contains(expected), "{said}");
+        assert!(!esker.path("a.arrow").exists());
+    }
+    esker.ok(["advise", "synth", "hpio", "-n", "8", "-o", "a.arrow"]);
+    for action in [&["load"][..], &["replay", "--keep"]] {
+        let said = esker.fails(2, [&["advise"], action, &["a.arrow", "store:memory:"]].concat());
+        assert!(said.contains("store:memory: ends with the command"), "{said}");
+    }
+    let said = esker.fails(3, ["advise", "cleanup", "store:memory:"]);
+    assert!(said.contains("store:memory: has no data of a replay"), "{said}");
 }
 
 #[test]

@@ -7,7 +7,7 @@ use std::fmt::Write;
 use esker_workbench::report::STYLE;
 use esker_workbench::report::plot_frame::escape;
 
-use super::advice_text::{application, change_factor, reason_words, verdict};
+use super::advice_text::{application, cautions, change_factor, reason_words, verdict};
 use super::storage_advice::StorageAdvice;
 use crate::features::TraceFeatures;
 use crate::regressors::{LETTERS, value_of};
@@ -30,6 +30,9 @@ pub fn page(advice: &StorageAdvice, features: &TraceFeatures, name: &str) -> Str
         escape(&verdict(advice)),
         escape(&application(advice, features))
     );
+    for caution in cautions(advice) {
+        let _ = write!(out, "<p class=\"warning\">{}.</p>", escape(&caution));
+    }
     if advice.is_simulated {
         out.push_str(
             "<p class=\"warning\">The model was fitted to simulated storage, not to measurements.</p>",

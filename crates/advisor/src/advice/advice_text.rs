@@ -45,12 +45,37 @@ pub fn text(advice: &StorageAdvice, features: &TraceFeatures, name: &str) -> Str
         let gain = format!("{} on {}", change_factor(change.factor), change.system);
         let _ = writeln!(out, "  {}: {gain}\n    {}", change.change.words(), change.command);
     }
+    for caution in cautions(advice) {
+        let _ = writeln!(out, "\n{caution}");
+    }
     if advice.is_simulated {
         out.push_str(
             "\nSIMULATED: the model was fitted to simulated storage, not to measurements\n",
         );
     }
     out
+}
+
+/// What makes the advice unsafe.
+#[must_use]
+pub fn cautions(advice: &StorageAdvice) -> Vec<String> {
+    let transfers = advice.unmeasured_transfers.map(|kind| {
+        format!(
+            "CAUTION: the application mostly {}s, and the measured runs did not; measure such ones",
+            kind.word()
+        )
+    });
+    let rule = advice.equal_rule.as_deref().map(equal_rule_words);
+    rule.into_iter().chain(transfers).collect()
+}
+
+/// A warning about a model that is no better than `rule`.
+#[must_use]
+pub fn equal_rule_words(rule: &str) -> String {
+    format!(
+        "CAUTION: on workloads left out, the model decided no better than the rule `{rule}`; measure \
+         more families, sizes and processes"
+    )
 }
 
 /// The first sentence. It says if the application is beyond what was measured: the probability is that
@@ -76,10 +101,17 @@ pub fn verdict(advice: &StorageAdvice) -> String {
         return verdict;
     }
     let letters: Vec<&str> = beyond.into_iter().collect();
-    format!(
+    let verdict = format!(
         "{verdict}; this assumes that rates go on in the same way beyond the measured values of {}",
         letters.join(", ")
-    )
+    );
+    let same: BTreeSet<&str> =
+        advice.rates.iter().take(2).flat_map(|rate| &rate.never_varied).copied().collect();
+    if same.is_empty() {
+        return verdict;
+    }
+    let same: Vec<&str> = same.into_iter().collect();
+    format!("{verdict}, of which all runs had the same {}", same.join(", "))
 }
 
 /// A factor as a reader says it.

@@ -8,7 +8,7 @@
 use serde::Serialize;
 
 use crate::features::{STRIPE_BYTES_DEFAULT, TraceFeatures};
-use crate::model::advisor_model::AdvisorModel;
+use crate::model::advisor_model::{AdvisorModel, SystemModel};
 use crate::observation::{AccessPattern, IoVariables, StorageKind};
 use crate::pattern::{PatternSize, TracePattern};
 
@@ -155,12 +155,18 @@ impl ApplicationChange {
         Some((pattern, size))
     }
 
-    /// A command that performs the changed I/O.
-    fn command(self, features: &TraceFeatures, changed: &IoVariables) -> String {
+    /// A command that performs the changed I/O, on the target of `system` if it is known.
+    fn command(
+        self,
+        features: &TraceFeatures,
+        changed: &IoVariables,
+        system: &SystemModel,
+    ) -> String {
         match self.pattern(features, changed) {
             Some((pattern, size)) => format!(
-                "esker advise synth {} -o changed.arrow && esker advise replay changed.arrow try",
-                size.arguments(pattern)
+                "esker advise synth {} -o changed.arrow && esker advise replay changed.arrow {}",
+                size.arguments(pattern),
+                if system.target.is_empty() { "try" } else { &system.target }
             ),
             None => format!(
                 "esker bench imd-write try:/records --store try-store --ranks {} --keys {} --value-bytes {}",
@@ -173,7 +179,7 @@ impl ApplicationChange {
 }
 
 /// The number of `requests` equal requests that write, by the share of the bytes that are written.
-/// An application that reads and writes keeps one of each.
+/// An application that reads and writes keeps one of each, if there are two.
 fn written_of(features: &TraceFeatures, requests: u64) -> u64 {
     let (written, all) = (features.written_bytes, features.bytes().max(1));
     let exact = u128::from(written) * u128::from(requests) + u128::from(all / 2);
@@ -181,7 +187,8 @@ fn written_of(features: &TraceFeatures, requests: u64) -> u64 {
     match (features.read_bytes, written) {
         (_, 0) => 0,
         (0, _) => requests,
-        _ => share.clamp(1, requests.saturating_sub(1).max(1)),
+        _ if requests < 2 => share,
+        _ => share.clamp(1, requests - 1),
     }
 }
 
@@ -209,7 +216,7 @@ pub fn predicted_changes(
                 system: system.system.clone(),
                 rate,
                 factor: rate / before,
-                command: change.command(features, &changed),
+                command: change.command(features, &changed, system),
             })
         })
         .filter(|change| change.factor >= 1.0 + GAIN_MIN)

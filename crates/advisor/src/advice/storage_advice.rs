@@ -13,7 +13,7 @@ use super::application_change::{PredictedChange, predicted_changes};
 use crate::features::{StorageConfiguration, TraceFeatures};
 use crate::model::advisor_model::{AdvisorModel, PredictedRate, SystemModel, probability_faster};
 use crate::model::decision_score::CLEAR_DIFFERENCE;
-use crate::observation::{AccessPattern, IoVariables, StorageDevice, StorageKind};
+use crate::observation::{AccessPattern, IoVariables, StorageDevice, StorageKind, TransferKind};
 
 /// The probability from which a verdict names a system.
 pub const PROBABILITY_MIN: f64 = 0.75;
@@ -33,6 +33,8 @@ pub struct ExpectedRate {
     pub predicted: PredictedRate,
     /// Letters of variables outside the range that was measured.
     pub extrapolated: Vec<&'static str>,
+    /// Those of them that were the same in all measurements.
+    pub never_varied: Vec<&'static str>,
 }
 
 /// The answer.
@@ -78,6 +80,10 @@ pub struct StorageAdvice {
     pub variables: IoVariables,
     /// True if the model was fitted to simulated times.
     pub is_simulated: bool,
+    /// [`AdvisorModel::equal_rule`].
+    pub equal_rule: Option<String>,
+    /// Whether the application mostly reads or writes, if the measured runs did only the other.
+    pub unmeasured_transfers: Option<TransferKind>,
 }
 
 impl StorageAdvice {
@@ -119,12 +125,25 @@ impl StorageAdvice {
                     kind: system.kind,
                     predicted: *predicted,
                     extrapolated: system.extrapolated(&run),
+                    never_varied: system.never_varied(&run),
                 })
                 .collect(),
             is_simulated: model.is_simulated,
+            equal_rule: model.equal_rule().map(str::to_owned),
+            unmeasured_transfers: unmeasured_transfers(model, features),
             variables: run,
         })
     }
+}
+
+fn unmeasured_transfers(model: &AdvisorModel, features: &TraceFeatures) -> Option<TransferKind> {
+    let mostly = match features.written_bytes > features.read_bytes {
+        true => TransferKind::Write,
+        false => TransferKind::Read,
+    };
+    let is_like = |kind: &TransferKind| [mostly, TransferKind::ReadWrite].contains(kind);
+    let is_known = !model.transfers.is_empty();
+    (is_known && !model.transfers.iter().any(is_like)).then_some(mostly)
 }
 
 /// The application with one property replaced by the one that costs least.

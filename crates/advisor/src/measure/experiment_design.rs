@@ -2,9 +2,9 @@
 //! Experiment design: the test cases that run on each system, their repetitions and their order.
 //!
 //! A design has all combinations of the factors, without those that differ only in a factor that
-//! the pattern does not have. The order of all runs is random but given by a seed, so that slow
-//! changes of the machine do not look like an effect of a factor, and an interrupted measurement
-//! goes on in the same order. Source: Kougkas et al. 2016, §5.1 and §5.2.1 (each case five times).
+//! the pattern does not have. All cases run once, then once again, and so on, each time in a random
+//! order that a seed gives: slow changes of the machine do not look like an effect of a factor, and
+//! an interrupted measurement has whole repetitions, and goes on in the same order. Source: Kougkas et al. 2016, §5.1 and §5.2.1 (each case five times).
 
 use std::collections::BTreeSet;
 
@@ -27,7 +27,7 @@ pub struct ExperimentDesign {
     pub shift_bytes: Vec<u64>,
     /// p.
     pub processes: Vec<u32>,
-    /// R: bytes of each process, rounded to whole requests.
+    /// R: bytes of each process, rounded down to whole loops of the pattern, at least one.
     pub input_bytes: u64,
     /// True if requests write.
     pub is_write: bool,
@@ -55,18 +55,18 @@ pub struct ExperimentCase {
 }
 
 impl ExperimentCase {
-    /// The name in observations. Cases on the machine as it is do not name its storage.
+    /// The name in observations. Of the machine as it is, only the device may differ.
     #[must_use]
     pub fn name(&self) -> String {
         let name = self.size.case(self.pattern);
-        if !self.is_emulated {
-            return name;
-        }
         let StorageConfiguration { servers, metadata_servers, clients, device } = self.storage;
         let device = match device {
             StorageDevice::Hdd => "hdd",
             StorageDevice::Ssd => "ssd",
         };
+        if !self.is_emulated {
+            return format!("{name} d={device}");
+        }
         format!("{name} s={servers} m={metadata_servers} c={clients} d={device}")
     }
 }
@@ -108,7 +108,7 @@ impl ExperimentDesign {
                                 if has_sizes(pattern) { request_bytes } else { 131_072 };
                             let size = PatternSize {
                                 ranks,
-                                requests: (self.input_bytes / request_bytes.max(1)).max(1),
+                                requests: pattern.requests_of(self.input_bytes, request_bytes),
                                 request_bytes,
                                 gap_bytes: only(pattern.has_gaps(), gap_bytes),
                                 shift_bytes: only(has_shifts(pattern), shift_bytes),
@@ -133,24 +133,21 @@ impl ExperimentDesign {
         Ok(cases)
     }
 
-    /// All runs of `cases` cases on `systems` systems, in the order of the seed. Repetitions of a
-    /// case are as far apart as chance puts them.
+    /// All runs of `cases` cases on `systems` systems: each repetition as a whole, in an order of the
+    /// seed.
     #[must_use]
     pub fn runs(&self, cases: usize, systems: usize) -> Vec<ExperimentRun> {
-        let mut runs = Vec::new();
-        for case in 0..cases {
-            for system in 0..systems {
-                runs.extend((0..self.repetitions).map(|repetition| ExperimentRun {
-                    case,
-                    system,
-                    repetition,
-                }));
-            }
-        }
         let mut random = Random::from_seed(self.seed);
-        for last in (1..runs.len()).rev() {
-            let other = random.below(last as u64 + 1) as usize;
-            runs.swap(last, other);
+        let mut runs = Vec::new();
+        for repetition in 0..self.repetitions {
+            let first = runs.len();
+            for case in 0..cases {
+                runs.extend((0..systems).map(|system| ExperimentRun { case, system, repetition }));
+            }
+            let block = &mut runs[first..];
+            for last in (1..block.len()).rev() {
+                block.swap(last, random.below(last as u64 + 1) as usize);
+            }
         }
         runs
     }
@@ -188,17 +185,25 @@ mod tests {
         let cases = design().cases().expect("valid");
         // Two sizes for request-size, four for hpio, one for App1; two numbers of processes.
         assert_eq!(cases.len(), 2 * (2 + 4 + 1));
-        assert!(cases.iter().all(|case| case.size.requests * case.size.request_bytes == 1 << 20));
+        let transferred = |case: &ExperimentCase| -> u64 {
+            (0..case.size.requests).map(|i| case.pattern.request(&case.size, 0, i).bytes).sum()
+        };
+        assert!(cases.iter().all(|case| transferred(case) == 1 << 20));
         let storage = vec![REAL, StorageConfiguration { servers: 4, ..REAL }];
         let emulated = ExperimentDesign { storage, is_emulated: true, ..design() };
         let emulated = emulated.cases().expect("valid");
         assert_eq!(emulated.len(), 2 * cases.len());
         let names = emulated[..2].iter().map(ExperimentCase::name).collect::<Vec<_>>();
-        let name = cases[0].name();
+        let name = cases[0].size.case(cases[0].pattern);
+        assert_eq!(cases[0].name(), format!("{name} d=ssd"));
         assert_eq!(names[0], format!("{name} s=1 m=1 c=1 d=ssd"));
         assert_eq!(names[1], format!("{name} s=4 m=1 c=1 d=ssd"));
-        let wrong = ExperimentDesign { processes: vec![0], ..design() };
-        assert!(wrong.cases().is_err());
+        for wrong in [
+            ExperimentDesign { processes: vec![0], ..design() },
+            ExperimentDesign { input_bytes: 0, ..design() },
+        ] {
+            assert!(wrong.cases().is_err());
+        }
     }
 
     #[test]
@@ -208,6 +213,8 @@ mod tests {
         let mut sorted = runs.clone();
         sorted.sort_unstable();
         assert_ne!(runs, sorted);
+        let blocks: Vec<_> = runs.chunks(5 * 2).map(|block| block[0].repetition).collect();
+        assert!(runs.is_sorted_by_key(|run| run.repetition) && blocks == [0, 1, 2]);
         sorted.dedup();
         assert_eq!(sorted.len(), 5 * 2 * 3);
         assert_ne!(runs, ExperimentDesign { seed: 8, ..design() }.runs(5, 2));

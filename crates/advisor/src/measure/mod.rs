@@ -13,7 +13,7 @@ mod observation_file;
 
 use std::path::Path;
 
-use esker_base::Result;
+use esker_base::{Error, Kind, Result};
 use esker_workbench::pace::PaceClock;
 
 pub use self::experiment_design::{ExperimentCase, ExperimentDesign, ExperimentRun};
@@ -21,9 +21,7 @@ pub use self::observation_file::ObservationFile;
 use crate::features::STRIPE_BYTES_DEFAULT;
 use crate::observation::{EmulatedVariables, Observation};
 use crate::pattern::write_pattern;
-use crate::player::{
-    EmulatedTarget, LoadState, PlanOptions, ReplayPacing, ReplayPlan, ReplayTarget, replay,
-};
+use crate::player::{EmulatedTarget, PlanOptions, ReplayPacing, ReplayPlan, ReplayTarget, replay};
 use crate::trace::{TraceReader, features};
 
 /// Opens a system; called for each run.
@@ -33,6 +31,8 @@ pub type OpenTarget<'a> = dyn Fn() -> Result<Box<dyn ReplayTarget>> + 'a;
 pub struct MeasuredSystem<'a> {
     /// The name.
     pub name: String,
+    /// What it names, without passwords, in observations.
+    pub target: String,
     /// Opens it.
     pub open: Box<OpenTarget<'a>>,
 }
@@ -66,37 +66,41 @@ impl MeasureSummary {
 }
 
 /// Measures the runs of `design` that the file at `path` lacks, and appends their rows. `report` is
-/// called with each.
+/// called with each, and with the counts up to it.
 ///
 /// # Errors
-/// As [`ExperimentDesign::cases`] and [`ObservationFile::open`]; errors of the systems, whose data
-/// is removed first.
+/// As [`ExperimentDesign::cases`], [`ObservationFile::open`] and
+/// [`ObservationFile::check_target`]; errors of the systems, whose data is removed first.
 pub fn measure(
     design: &ExperimentDesign,
     systems: &[MeasuredSystem<'_>],
     path: &Path,
     options: &MeasureOptions,
     clock: &dyn PaceClock,
-    report: &mut dyn FnMut(&Observation),
+    report: &mut dyn FnMut(&Observation, &MeasureSummary),
 ) -> Result<MeasureSummary> {
     let cases = design.cases()?;
     let mut file = ObservationFile::open(path)?;
+    for system in systems {
+        file.check_target(&system.name, &system.target)?;
+    }
     let runs = design.runs(cases.len(), systems.len());
     let mut summary = MeasureSummary { runs: runs.len(), ..MeasureSummary::default() };
+    let has = |run: &ExperimentRun| {
+        file.has(&cases[run.case].name(), &systems[run.system].name, run.repetition)
+    };
+    let lacking: Vec<ExperimentRun> = runs.into_iter().filter(|run| !has(run)).collect();
+    summary.skipped = summary.runs - lacking.len();
     let start_ns = clock.monotonic_ns();
-    for run in runs {
+    for run in lacking {
         let (case, system) = (&cases[run.case], &systems[run.system]);
-        if file.has(&case.name(), &system.name, run.repetition) {
-            summary.skipped += 1;
-            continue;
-        }
         if clock.monotonic_ns().saturating_sub(start_ns) >= options.budget_ns {
             continue;
         }
-        let observation = observe(case, system, run.repetition, options, clock)?;
+        let observation = observe(case, system, run.repetition, options.processors, clock)?;
         file.push(&observation)?;
         summary.added += 1;
-        report(&observation);
+        report(&observation, &summary);
     }
     Ok(summary)
 }
@@ -104,8 +108,14 @@ pub fn measure(
 /// Opens `system`, and removes data that an interrupted run has left there.
 fn open_empty(system: &MeasuredSystem<'_>) -> Result<Box<dyn ReplayTarget>> {
     let target = (system.open)()?;
-    if target.load_state()? == LoadState::Absent {
-        return Ok(target);
+    match target.load_state()?.data() {
+        None => return Ok(target),
+        Some(data) if data.is_measured => {}
+        Some(_) => {
+            let what = "has data of a replay that was kept: name another target, or remove it by \
+                        `esker advise cleanup`";
+            return Err(Error::new(Kind::Exists, format!("{} {what}", target.target())));
+        }
     }
     target.clear()?;
     drop(target);
@@ -116,25 +126,29 @@ fn observe(
     case: &ExperimentCase,
     system: &MeasuredSystem<'_>,
     repetition: u32,
-    options: &MeasureOptions,
+    processors: u32,
     clock: &dyn PaceClock,
 ) -> Result<Observation> {
     let (trace, _) = write_pattern(case.pattern, &case.size, Vec::new())?;
     let reader = TraceReader::open(&trace[..], "the trace of a pattern")?;
-    let variables = features(&reader, STRIPE_BYTES_DEFAULT)?.variables(&case.storage)?;
-    let plan = ReplayPlan::read(&reader, PlanOptions::default())?;
+    let features = features(&reader, STRIPE_BYTES_DEFAULT)?;
+    let variables = features.variables(&case.storage)?;
+    let options = PlanOptions { is_measured: true, ..PlanOptions::default() };
+    let plan = ReplayPlan::read(&reader, options)?;
     let opened = open_empty(system)?;
     let target: Box<dyn ReplayTarget + '_> = match case.is_emulated {
-        true => Box::new(EmulatedTarget::new(opened, case.storage, clock, options.processors)),
+        true => Box::new(EmulatedTarget::new(opened, case.storage, clock, processors)),
         false => opened,
     };
     target.load(&plan)?;
     let measured = target
         .drop_caches()
-        .and_then(|()| replay(&*target, &plan, ReplayPacing::Fast, options.processors, clock));
-    let cleared = target.clear();
+        .and_then(|()| replay(&*target, &plan, ReplayPacing::Fast, processors, clock));
+    let is_wrong = measured.as_ref().is_err_and(|error| error.kind() == Kind::Corrupt);
+    // What was read wrong is kept, to be looked at.
+    let left = if is_wrong { target.finish(true) } else { target.clear() };
     let measured = measured?;
-    cleared?;
+    left?;
     Ok(Observation {
         workload: case.pattern.name().to_owned(),
         case: case.name(),
@@ -145,5 +159,7 @@ fn observe(
         // The clock may have seen no time pass, but a row needs a positive time.
         microseconds: (measured.io_seconds * 1e6).max(1e-3),
         emulated: EmulatedVariables::storage(case.is_emulated),
+        transfers: Some(features.transfers()),
+        target: system.target.clone(),
     })
 }

@@ -5,13 +5,17 @@
 //! Saved as JSON: docs/format/advisor-model.md. Readers check every number and name, so that a
 //! damaged file is `Corrupt` and never a wrong prediction or an endless descent.
 
+use std::collections::BTreeSet;
+
 use esker_base::{Error, Kind, Result};
 use serde::{Deserialize, Serialize};
 
 use super::cross_validation::{ValidationResult, always, systems, validate};
 use super::decision_score::DecisionScore;
 use super::rate_predictor::{PredictionMethod, RatePredictor};
-use crate::observation::{IoVariables, Observation, StorageKind, mean_of_repetitions};
+use crate::observation::{
+    IoVariables, Observation, StorageKind, TransferKind, mean_of_repetitions,
+};
 use crate::regressors::{LETTERS, value_of};
 use crate::statistics::summary::quantile_of_sorted;
 
@@ -48,6 +52,9 @@ pub struct SystemModel {
     pub error_quantiles: Vec<f64>,
     /// The least and the greatest value of each variable, by the order of [`LETTERS`].
     pub ranges: Vec<[f64; 2]>,
+    /// What was measured, as `esker advise replay` takes it; empty if it is unknown or differs.
+    #[serde(default)]
+    pub target: String,
 }
 
 /// The result of cross-validation for a method, or for a rule that does not predict.
@@ -72,6 +79,9 @@ pub struct AdvisorModel {
     pub is_simulated: bool,
     /// The families of workloads.
     pub families: Vec<String>,
+    /// Whether the measured runs read or wrote; empty if this is unknown of any.
+    #[serde(default)]
+    pub transfers: BTreeSet<TransferKind>,
     /// The systems.
     pub systems: Vec<SystemModel>,
     /// All methods and fixed rules.
@@ -102,12 +112,26 @@ impl SystemModel {
     /// The letters of variables outside the range that was measured.
     #[must_use]
     pub fn extrapolated(&self, variables: &IoVariables) -> Vec<&'static str> {
-        let outside =
-            LETTERS.into_iter().zip(&self.ranges).filter(|(letter, [least, greatest])| {
-                let value = value_of(letter, variables).expect("a letter of Table 1");
-                value < *least || value > *greatest
-            });
-        outside.map(|(letter, _)| letter).collect()
+        self.letters(variables, |value, [least, greatest]| value < least || value > greatest)
+    }
+
+    /// The letters of variables that all measurements have with one and the same value, and the run
+    /// with another: nothing is known of their effect.
+    #[must_use]
+    pub fn never_varied(&self, variables: &IoVariables) -> Vec<&'static str> {
+        self.letters(variables, |value, [least, greatest]| least == greatest && value != least)
+    }
+
+    fn letters(
+        &self,
+        variables: &IoVariables,
+        has: impl Fn(f64, [f64; 2]) -> bool,
+    ) -> Vec<&'static str> {
+        let ranges = LETTERS.into_iter().zip(&self.ranges);
+        let found = ranges.filter(|(letter, range)| {
+            has(value_of(letter, variables).expect("a letter of Table 1"), **range)
+        });
+        found.map(|(letter, _)| letter).collect()
     }
 }
 
@@ -136,7 +160,7 @@ impl AdvisorModel {
     /// # Errors
     /// `Invalid` if there are too few rows or families, or a rate does not vary.
     pub fn fit(observations: &[Observation]) -> Result<Self> {
-        let observations = mean_of_repetitions(observations);
+        let observations = in_order(observations);
         let mut results = PredictionMethod::ALL
             .into_iter()
             .map(|method| validate(method, &observations))
@@ -162,12 +186,25 @@ impl AdvisorModel {
             method: best.method,
             is_simulated: observations.iter().any(|row| row.emulated.time),
             families,
+            transfers: all_known(&observations),
             systems: systems(&observations)
                 .into_iter()
                 .map(|(system, kind)| system_model(best, &system, kind, &observations))
                 .collect::<Result<Vec<SystemModel>>>()?,
             evaluations,
         })
+    }
+
+    /// The fixed rule, such as `always files`, that decided as well as the model or better when both
+    /// were tried on workloads left out. A model that has one gives no better advice than the rule.
+    #[must_use]
+    pub fn equal_rule(&self) -> Option<&str> {
+        let is_ours = |evaluation: &&MethodEvaluation| evaluation.name == self.method.words();
+        let ours = self.evaluations.iter().find(is_ours)?.score;
+        let rules = self.evaluations.iter().filter(|evaluation| evaluation.error_factor.is_none());
+        let regret = |rule: &MethodEvaluation| rule.score.mean_regret;
+        let best = rules.min_by(|left, right| regret(left).total_cmp(&regret(right)))?;
+        (ours.cases > 0 && regret(best) <= ours.mean_regret).then_some(&best.name)
     }
 
     /// Returns the model as JSON.
@@ -256,5 +293,30 @@ fn system_model(
             .map(|index| quantile_of_sorted(errors, share(index)))
             .collect(),
         ranges: LETTERS.iter().map(range).collect(),
+        target: match rows.iter().all(|row| row.target == rows[0].target) {
+            true => rows[0].target.clone(),
+            false => String::new(),
+        },
     })
+}
+
+/// The rows without repetitions, in one order whatever that of `observations`: samples are drawn by
+/// the numbers of rows.
+fn in_order(observations: &[Observation]) -> Vec<Observation> {
+    fn key(row: &Observation) -> (&str, &str, &str, u32) {
+        (&row.workload, &row.case, &row.system, row.repetition)
+    }
+    let mut sorted: Vec<&Observation> = observations.iter().collect();
+    sorted.sort_by(|left, right| {
+        let time = left.microseconds.total_cmp(&right.microseconds);
+        key(left).cmp(&key(right)).then(time)
+    });
+    let sorted: Vec<Observation> = sorted.into_iter().cloned().collect();
+    mean_of_repetitions(&sorted)
+}
+
+/// Whether the rows read or wrote; nothing if this is unknown of one.
+fn all_known(rows: &[Observation]) -> BTreeSet<TransferKind> {
+    let known: Option<BTreeSet<TransferKind>> = rows.iter().map(|row| row.transfers).collect();
+    known.unwrap_or_default()
 }

@@ -61,7 +61,7 @@ pub fn validate(
     let families: BTreeSet<&str> = observations.iter().map(|row| row.workload.as_str()).collect();
     if families.len() < FAMILIES_MIN {
         let message = format!(
-            "{} families of workloads: leaving one out needs at least {FAMILIES_MIN}; measure more",
+            "families of workloads: {}; leaving one out needs at least {FAMILIES_MIN}: measure more",
             families.len()
         );
         return Err(Error::new(Kind::Invalid, message));
@@ -82,6 +82,13 @@ pub fn validate(
             }
             if left_out.is_empty() {
                 continue;
+            }
+            if of_system.is_empty() {
+                let what = format!(
+                    "{system} has rows of {family} only, and of no other family: measure it with more, \
+                     or leave these rows out"
+                );
+                return Err(Error::new(Kind::Invalid, what));
             }
             let predictor = RatePredictor::fit(method, &of_system)
                 .map_err(|error| error.within(format!("{system} without {family}")))?;

@@ -8,7 +8,7 @@ use csv::StringRecord;
 use esker_base::{Error, Kind, Result};
 
 use super::Observation;
-use super::row_fields::{COLUMNS, RowFields, fields};
+use super::row_fields::{COLUMNS, RowFields, fields, is_optional};
 
 /// The longest file that a reader accepts: ten million rows of typical length.
 pub const CSV_BYTES_MAX: usize = 1 << 30;
@@ -43,7 +43,7 @@ pub fn read_csv(name: &str, bytes: &[u8]) -> Result<Vec<Observation>> {
     while reader.read_record(&mut record).map_err(|error| unreadable(name, &error))? {
         let line = record.position().map_or(0, csv::Position::line);
         // Every record has as many fields as the header.
-        let row = RowFields(columns.map(|index| &record[index]));
+        let row = RowFields(columns.map(|index| index.map_or("", |index| &record[index])));
         let observation = row.observation().map_err(|problem| corrupt(name, line, &problem))?;
         observation.validate().map_err(|error| corrupt(name, line, error.context()))?;
         observations.push(observation);
@@ -51,13 +51,14 @@ pub fn read_csv(name: &str, bytes: &[u8]) -> Result<Vec<Observation>> {
     Ok(observations)
 }
 
-/// The places of [`COLUMNS`] in the header.
-fn column_indices(name: &str, headers: &StringRecord) -> Result<[usize; COLUMNS.len()]> {
-    let mut indices = [0; COLUMNS.len()];
+/// The places of [`COLUMNS`] in the header; none for those that a table may lack.
+fn column_indices(name: &str, headers: &StringRecord) -> Result<[Option<usize>; COLUMNS.len()]> {
+    let mut indices = [None; COLUMNS.len()];
     for (index, column) in indices.iter_mut().zip(COLUMNS) {
         let mut found = headers.iter().enumerate().filter(|(_, header)| *header == column);
         *index = match (found.next(), found.next()) {
-            (Some((index, _)), None) => index,
+            (Some((index, _)), None) => Some(index),
+            (None, _) if is_optional(column) => None,
             (None, _) => return Err(corrupt(name, 1, &format!("no column `{column}`"))),
             (Some(_), Some(_)) => {
                 return Err(corrupt(name, 1, &format!("two columns `{column}`")));

@@ -11,11 +11,15 @@ use esker_base::{Error, Kind, Result};
 use parquet::data_type::ByteArray;
 
 use super::Observation;
-use super::row_fields::{COLUMNS, RowFields, fields};
+use super::csv_rows::CSV_BYTES_MAX;
+use super::row_fields::{COLUMNS, RowFields, fields, is_optional};
 use crate::parquet_table::{ColumnValues, ParquetTable, write_parquet};
 
 /// Columns of text.
-const TEXT_COLUMNS: [&str; 4] = ["workload", "case", "system", "emulated"];
+const TEXT_COLUMNS: [&str; 6] = ["workload", "case", "system", "emulated", "transfers", "target"];
+
+/// The most bytes of text that a reader accepts, as in CSV.
+const TEXT_BYTES_MAX: usize = CSV_BYTES_MAX;
 
 /// The most rows that a reader accepts.
 const ROWS_MAX: usize = 10_000_000;
@@ -56,13 +60,25 @@ pub fn write_parquet_rows<W: Write + Send>(
 /// Reads the observations of `table`, which errors name `object`.
 ///
 /// # Errors
-/// `TooLarge` if there are more than ten million; `Corrupt`, with the row, if a column is missing or
+/// `TooLarge` if there are more than ten million, or over a gibibyte of text; `Corrupt`, with the row, if a column is missing or
 /// a field is not a value of its column; as the file system answers.
 pub fn read_parquet_rows(table: &ParquetTable, object: &str) -> Result<Vec<Observation>> {
     let mut observations = Vec::new();
-    table.read(&COLUMNS, |batch| {
+    let columns: Vec<&str> = COLUMNS
+        .into_iter()
+        .filter(|column| !is_optional(column) || table.has_column(column))
+        .collect();
+    let mut text_bytes = 0_usize;
+    let places = COLUMNS.map(|column| columns.iter().position(|found| *found == column));
+    table.read(&columns, |batch| {
         if observations.len() + batch.rows() > ROWS_MAX {
             let what = format!("{object}: more than {ROWS_MAX} rows");
+            return Err(Error::new(Kind::TooLarge, what));
+        }
+        // An entry of a dictionary may be the text of every row.
+        text_bytes += batch.columns.iter().map(ColumnValues::text_bytes).sum::<usize>();
+        if text_bytes > TEXT_BYTES_MAX {
+            let what = format!("{object}: texts of more than {TEXT_BYTES_MAX} bytes");
             return Err(Error::new(Kind::TooLarge, what));
         }
         for row in 0..batch.rows() {
@@ -72,7 +88,8 @@ pub fn read_parquet_rows(table: &ParquetTable, object: &str) -> Result<Vec<Obser
             let texts = batch.columns.iter().map(|column| field_text(column, row));
             let texts: Vec<String> =
                 texts.collect::<Option<_>>().ok_or_else(|| corrupt("not UTF-8"))?;
-            let fields = RowFields(std::array::from_fn(|column| texts[column].as_str()));
+            let text = |place: Option<usize>| place.map_or("", |place| texts[place].as_str());
+            let fields = RowFields(places.map(text));
             let observation = fields.observation().map_err(|problem| corrupt(&problem))?;
             observation.validate().map_err(|error| corrupt(error.context()))?;
             observations.push(observation);

@@ -3,10 +3,11 @@
 
 use super::{
     AccessPattern, EmulatedVariables, IoVariables, Observation, StorageDevice, StorageKind,
+    TransferKind,
 };
 
 /// The columns in the order in which they are written.
-pub const COLUMNS: [&str; 18] = [
+pub const COLUMNS: [&str; 20] = [
     "workload",
     "case",
     "system",
@@ -25,7 +26,17 @@ pub const COLUMNS: [&str; 18] = [
     "metadata_operations",
     "time_us",
     "emulated",
+    "transfers",
+    "target",
 ];
+
+/// Columns that tables may lack, whose fields are empty then.
+const OPTIONAL_COLUMNS: [&str; 2] = ["transfers", "target"];
+
+/// True for a column that tables may lack.
+pub(super) fn is_optional(column: &str) -> bool {
+    OPTIONAL_COLUMNS.contains(&column)
+}
 
 /// The names of emulated variables, which the column `emulated` joins with `+`.
 const EMULATED_NAMES: [&str; 5] = ["servers", "metadata_servers", "clients", "device", "time"];
@@ -52,6 +63,8 @@ pub(super) fn fields(observation: &Observation) -> [String; COLUMNS.len()] {
         variables.metadata_operations.to_string(),
         observation.microseconds.to_string(),
         emulated_text(observation.emulated),
+        observation.transfers.map_or("", TransferKind::word).to_owned(),
+        observation.target.clone(),
     ]
 }
 
@@ -81,6 +94,17 @@ impl RowFields<'_> {
             "1" => Ok(of[0]),
             "2" => Ok(of[1]),
             other => Err(format!("{column} is {other:?}, must be 1 or 2")),
+        }
+    }
+
+    fn transfers(&self) -> Result<Option<TransferKind>, String> {
+        let text = self.text("transfers");
+        let found = TransferKind::ALL.into_iter().find(|kind| kind.word() == text);
+        match found.is_some() || text.is_empty() {
+            true => Ok(found),
+            false => {
+                Err(format!("transfers is {text:?}, must be read, write, read-write or empty"))
+            }
         }
     }
 
@@ -128,6 +152,8 @@ impl RowFields<'_> {
             },
             microseconds: self.parsed("time_us")?,
             emulated: self.emulated()?,
+            transfers: self.transfers()?,
+            target: self.text("target").to_owned(),
         })
     }
 }

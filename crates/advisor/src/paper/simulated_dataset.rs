@@ -57,6 +57,8 @@ pub fn dataset(seed: u64) -> Vec<Observation> {
                 variables: variables.clone(),
                 microseconds: microseconds(kind, &variables) * noise(&mut random),
                 emulated: EVERYTHING_SIMULATED,
+                transfers: None,
+                target: String::new(),
             });
         };
         add(FILE_SYSTEM, StorageKind::FileSystem);

@@ -79,12 +79,30 @@ impl TracePattern {
         !matches!(self, Self::LanlApp1 | Self::LanlApp2Like | Self::BtioLike | Self::WorkbenchMix)
     }
 
+    /// The number of requests with which a rank transfers at most `input_bytes`, in whole loops of the
+    /// pattern, at least one. 0 for no bytes.
+    #[must_use]
+    pub fn requests_of(self, input_bytes: u64, request_bytes: u64) -> u64 {
+        let (requests, bytes) = match self {
+            Self::LanlApp1 => (APP1_LOOP.len() as u64, APP1_LOOP_BYTES),
+            Self::LanlApp2Like => (2, request_bytes.saturating_add(APP2_HEADER_BYTES)),
+            Self::BtioLike => (1, btio_line_bytes(request_bytes)),
+            // An object is read, and one is written.
+            Self::WorkbenchMix => (1, request_bytes.saturating_mul(2)),
+            _ => (1, request_bytes),
+        };
+        match input_bytes {
+            0 => 0,
+            _ => input_bytes.checked_div(bytes).unwrap_or(0).max(1).saturating_mul(requests),
+        }
+    }
+
     /// The sizes of its requests, joined with `+`.
     pub(super) fn sizes(self, size: &PatternSize) -> String {
         match self {
             Self::LanlApp1 => APP1_LOOP.map(|(_, bytes)| bytes.to_string()).join("+"),
             Self::LanlApp2Like => format!("{APP2_HEADER_BYTES}+{}", size.request_bytes),
-            Self::BtioLike => btio_line_bytes(size).to_string(),
+            Self::BtioLike => btio_line_bytes(size.request_bytes).to_string(),
             _ => size.request_bytes.to_string(),
         }
     }
@@ -147,15 +165,15 @@ fn scattered(index: u64, count: u64) -> u64 {
 }
 
 /// Bytes of a line of a cell: whole points.
-fn btio_line_bytes(size: &PatternSize) -> u64 {
-    (size.request_bytes / BTIO_POINT_BYTES).max(1) * BTIO_POINT_BYTES
+fn btio_line_bytes(request_bytes: u64) -> u64 {
+    (request_bytes / BTIO_POINT_BYTES).max(1) * BTIO_POINT_BYTES
 }
 
 /// A line of a cell. The cube has q cells along each edge, a cell k points; rank (i, j) has the
 /// cells ((i + c) mod q, (j + c) mod q, c).
 fn btio(size: &PatternSize, rank: u64, index: u64) -> (u64, u64) {
     let cells = u64::from(size.ranks).isqrt();
-    let points = btio_line_bytes(size) / BTIO_POINT_BYTES;
+    let points = btio_line_bytes(size.request_bytes) / BTIO_POINT_BYTES;
     let edge = cells * points;
     let (line, rest) = (index % points, index / points);
     let (plane, rest) = (rest % points, rest / points);

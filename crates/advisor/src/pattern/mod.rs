@@ -151,9 +151,10 @@ impl PatternSize {
         }
         if pattern == TracePattern::BtioLike && edge * edge != self.ranks {
             return wrong(format!(
-                "{} needs a square number of ranks, such as {}; {} is none",
+                "{} needs a square number of ranks, such as {} or {}; {} is none",
                 pattern.name(),
                 edge * edge,
+                u64::from(edge + 1).pow(2),
                 self.ranks
             ));
         }

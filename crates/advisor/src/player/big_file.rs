@@ -7,10 +7,11 @@
 //! <directory>/esker-replay.new  the next one, until it is durable
 //! <directory>/file-<n>          file n of the trace
 //! ```
-//! Only names of this form are written and removed, and only where a load marker is.
+//! Only names of this form are written and removed, and only where a load marker is, which has the
+//! number of files.
 //! Source: Kougkas et al. 2016, §4.1.2.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
@@ -20,7 +21,10 @@ use esker_base::{Error, Kind, Result};
 use esker_workbench::backend::page_cache::drop_directory;
 use rustix::fs::OFlags;
 
-use super::load_marker::{LOAD_MARKER_BYTES_MAX, LoadState, PlanDigest, load_marker, load_state};
+use super::directory_lock::DirectoryLock;
+use super::load_marker::{
+    LOAD_MARKER_BYTES_MAX, LoadState, LoadedData, is_marker_part, load_marker, load_state,
+};
 use super::replay_content::fill_content;
 use super::{ReplayConnection, ReplayPlan, ReplayStep, ReplayTarget, RequestLayout};
 use crate::observation::StorageKind;
@@ -37,13 +41,14 @@ const LOAD_BYTES: usize = 1 << 20;
 #[derive(Debug)]
 pub struct BigFileTarget {
     directory: PathBuf,
+    lock: DirectoryLock,
 }
 
 impl BigFileTarget {
     /// Replays in `directory`, which is new or empty, or was loaded before.
     #[must_use]
     pub fn new(directory: &Path) -> Self {
-        Self { directory: directory.to_owned() }
+        Self { directory: directory.to_owned(), lock: DirectoryLock::new(directory) }
     }
 
     /// The path of a traced file.
@@ -51,14 +56,15 @@ impl BigFileTarget {
         self.directory.join(format!("{FILE_PREFIX}{file}"))
     }
 
-    fn open(&self, file: u32) -> Result<File> {
-        open(&self.path(file), false)
+    fn open(&self, file: u32, is_written: bool) -> Result<File> {
+        open(&self.path(file), is_written, false)
     }
 
     /// True if `directory` has the data of a replay on big files.
     #[must_use]
     pub fn has_data(directory: &Path) -> bool {
-        [MARKER, NEW_MARKER].iter().any(|name| directory.join(name).symlink_metadata().is_ok())
+        directory.join(MARKER).symlink_metadata().is_ok()
+            || has_new_marker(directory).unwrap_or(false)
     }
 
     /// The names in the directory.
@@ -91,7 +97,7 @@ impl BigFileTarget {
         let mut buffer = vec![0; LOAD_BYTES];
         for (number, file) in (0..).zip(&plan.files) {
             let path = self.path(number);
-            let opened = open(&path, true)?;
+            let opened = open(&path, true, true)?;
             opened.set_len(file.bytes).map_err(failed(&path))?;
             for range in file.read_ranges() {
                 let mut position = range.start;
@@ -108,10 +114,34 @@ impl BigFileTarget {
     }
 }
 
-/// True for the name of a file of a trace.
-fn is_traced_file(name: &str) -> bool {
+/// True for the name of a file of a trace of `files` files, as far as the number is known.
+fn is_traced_file(name: &str, files: Option<u32>) -> bool {
+    let is_one = |text: &str, number: u32| {
+        number.to_string() == text && files.is_none_or(|files| number < files)
+    };
     let number = name.strip_prefix(FILE_PREFIX);
-    number.is_some_and(|text| text.parse().is_ok_and(|number: u32| number.to_string() == text))
+    number.is_some_and(|text| text.parse().is_ok_and(|number| is_one(text, number)))
+}
+
+/// True if `directory` has a marker that is not durable yet, or a part of one.
+fn has_new_marker(directory: &Path) -> Result<bool> {
+    let marker = read_marker(&directory.join(NEW_MARKER))?;
+    Ok(marker.is_some_and(|marker| is_marker_part(&marker)))
+}
+
+/// The bytes of the marker at `path`, if there is a file.
+fn read_marker(path: &Path) -> Result<Option<Vec<u8>>> {
+    let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
+    let mut options = OpenOptions::new();
+    options.read(true).custom_flags(flags.bits().cast_signed());
+    let file = match options.open(path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+        opened => opened.map_err(failed(path))?,
+    };
+    let mut marker = Vec::new();
+    let mut bounded = file.take(LOAD_MARKER_BYTES_MAX as u64);
+    bounded.read_to_end(&mut marker).map_err(failed(path))?;
+    Ok(Some(marker))
 }
 
 /// Removes a file, if there is one.
@@ -127,10 +157,10 @@ fn failed(path: &Path) -> impl Fn(std::io::Error) -> Error + '_ {
 }
 
 /// Opens a file without following a symbolic link.
-fn open(path: &Path, creates: bool) -> Result<File> {
+fn open(path: &Path, is_written: bool, creates: bool) -> Result<File> {
     let flags = OFlags::NOFOLLOW.bits().cast_signed();
     let mut options = OpenOptions::new();
-    options.read(true).write(true).create(creates).custom_flags(flags);
+    options.read(true).write(is_written).create(creates).custom_flags(flags);
     options.open(path).map_err(failed(path))
 }
 
@@ -152,17 +182,9 @@ impl ReplayTarget for BigFileTarget {
     }
 
     fn load_state(&self) -> Result<LoadState> {
+        self.lock.take()?;
         let path = self.directory.join(MARKER);
-        let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
-        let mut options = OpenOptions::new();
-        options.read(true).custom_flags(flags.bits().cast_signed());
-        let file = match options.open(&path) {
-            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(LoadState::Absent),
-            opened => opened.map_err(failed(&path))?,
-        };
-        let mut marker = Vec::new();
-        let mut bounded = file.take(LOAD_MARKER_BYTES_MAX as u64);
-        bounded.read_to_end(&mut marker).map_err(failed(&path))?;
+        let Some(marker) = read_marker(&path)? else { return Ok(LoadState::Absent) };
         load_state(&marker).ok_or_else(|| {
             let what = "is no marker of a replay; name a new or an empty directory";
             Error::new(Kind::NotEmpty, format!("{} {what}", path.display()))
@@ -171,15 +193,17 @@ impl ReplayTarget for BigFileTarget {
 
     fn load(&self, plan: &ReplayPlan) -> Result<()> {
         std::fs::create_dir_all(&self.directory).map_err(failed(&self.directory))?;
-        if self.names()?.iter().any(|name| name != NEW_MARKER) {
+        self.lock.take()?;
+        let own = if has_new_marker(&self.directory)? { NEW_MARKER } else { "" };
+        if self.names()?.iter().any(|name| name != own) {
             let what = "has other files; name a new or an empty directory";
             let what = format!("{} {what}", self.directory.display());
             return Err(Error::new(Kind::NotEmpty, what));
         }
-        let digest = PlanDigest::of(plan);
-        self.write_marker(&load_marker(digest, false))?;
+        let data = LoadedData::of(plan);
+        self.write_marker(&load_marker(data, false))?;
         self.write_files(plan)
-            .and_then(|()| self.write_marker(&load_marker(digest, true)))
+            .and_then(|()| self.write_marker(&load_marker(data, true)))
             .inspect_err(|_| drop(self.clear()))
     }
 
@@ -187,24 +211,32 @@ impl ReplayTarget for BigFileTarget {
         drop_directory(&self.directory)
     }
 
-    fn connect(&self, _rank: u32, _plan: &ReplayPlan) -> Result<Box<dyn ReplayConnection + '_>> {
-        Ok(Box::new(BigFileConnection { target: self, open: HashMap::new() }))
+    fn connect(&self, rank: u32, plan: &ReplayPlan) -> Result<Box<dyn ReplayConnection + '_>> {
+        let steps = &plan.ranks[rank as usize];
+        let written = steps.iter().filter(|step| step.operation == TraceOperation::Write);
+        let written = written.map(|step| step.file).collect();
+        Ok(Box::new(BigFileConnection { target: self, written, open: HashMap::new() }))
     }
 
     fn clear(&self) -> Result<()> {
-        if self.load_state()? == LoadState::Absent && !Self::has_data(&self.directory) {
+        let loaded = self.load_state()?.data();
+        let has_new_marker = has_new_marker(&self.directory)?;
+        if loaded.is_none() && !has_new_marker {
             let what = format!("{} has no data of a replay", self.directory.display());
             return Err(Error::new(Kind::NotFound, what));
         }
-        if self.load_state()? != LoadState::Absent {
-            for name in self.names()?.iter().filter(|name| is_traced_file(name)) {
+        if let Some(LoadedData { files, .. }) = loaded {
+            for name in self.names()?.iter().filter(|name| is_traced_file(name, files)) {
                 remove(&self.directory.join(name))?;
             }
         }
-        remove(&self.directory.join(NEW_MARKER))?;
+        if has_new_marker {
+            remove(&self.directory.join(NEW_MARKER))?;
+        }
         remove(&self.directory.join(MARKER))?;
         // The directory stays if the user has put something else there, or owns only it.
         let _ = std::fs::remove_dir(&self.directory);
+        self.lock.release();
         Ok(())
     }
 }
@@ -212,6 +244,8 @@ impl ReplayTarget for BigFileTarget {
 /// The descriptors of one rank: one for each open of a file.
 struct BigFileConnection<'a> {
     target: &'a BigFileTarget,
+    /// The files that the rank writes.
+    written: HashSet<u32>,
     open: HashMap<u32, Vec<File>>,
 }
 
@@ -220,7 +254,7 @@ impl BigFileConnection<'_> {
     fn file(&mut self, file: u32) -> Result<&File> {
         let open = self.open.entry(file).or_default();
         if open.is_empty() {
-            open.push(self.target.open(file)?);
+            open.push(self.target.open(file, self.written.contains(&file))?);
         }
         Ok(open.last().expect("opened above"))
     }
@@ -232,7 +266,7 @@ impl ReplayConnection for BigFileConnection<'_> {
         let failed = |error| Error::io(error, target.path(step.file).display().to_string());
         match step.operation {
             TraceOperation::Open | TraceOperation::Create => {
-                let file = target.open(step.file)?;
+                let file = target.open(step.file, self.written.contains(&step.file))?;
                 self.open.entry(step.file).or_default().push(file);
             }
             TraceOperation::Close => drop(self.open.entry(step.file).or_default().pop()),

@@ -10,6 +10,7 @@
 //! at the barriers of the trace, and at the end. Source: Kougkas et al. 2016, §4.1.2 and §4.1.3.
 
 mod big_file;
+mod directory_lock;
 mod emulated_hardware;
 mod emulated_target;
 mod load_marker;
@@ -36,7 +37,7 @@ use serde::{Deserialize, Serialize};
 pub use self::big_file::BigFileTarget;
 pub use self::emulated_hardware::RequestLayout;
 pub use self::emulated_target::EmulatedTarget;
-pub use self::load_marker::{LoadState, PlanDigest};
+pub use self::load_marker::{LoadState, LoadedData, PlanDigest};
 #[cfg(feature = "mpi")]
 pub use self::mpi_file_target::{MpiFileCalls, MpiFileTarget};
 pub use self::object_target::ObjectTarget;

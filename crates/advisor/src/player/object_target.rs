@@ -7,11 +7,14 @@
 //! Opens and closes of the trace are left out: each object has its own open and close, or none.
 //! Source: Kougkas et al. 2016, §4.1.2.
 
+use std::path::Path;
+
 use esker_base::{Error, Kind, Result};
-use esker_workbench::backend::{Backend, BackendConnection};
+use esker_workbench::backend::{Backend, BackendConnection, PosixBackend};
 use esker_workbench::pattern::{DatasetId, OBJECT_BYTES_MAX, ObjectId, WorkingSetSize};
 
-use super::load_marker::{LoadState, PlanDigest, load_marker, load_state};
+use super::directory_lock::DirectoryLock;
+use super::load_marker::{LoadState, LoadedData, load_marker, load_state};
 use super::replay_content::fill_content;
 use super::{ReplayConnection, ReplayPlan, ReplayStep, ReplayTarget, RequestLayout};
 use crate::observation::StorageKind;
@@ -23,6 +26,8 @@ const OWNER_RANK: u32 = 0;
 /// Objects of a service.
 pub struct ObjectTarget {
     backend: Box<dyn Backend>,
+    /// That of small files.
+    lock: Option<DirectoryLock>,
 }
 
 impl ObjectTarget {
@@ -35,7 +40,16 @@ impl ObjectTarget {
             let what = "a replay needs objects that it can read after they were loaded";
             return Err(Error::new(Kind::Unsupported, format!("{}: {what}", backend.target())));
         }
-        Ok(Self { backend })
+        let is_directory = backend.kind() == "posix";
+        let lock = is_directory.then(|| DirectoryLock::new(Path::new(&backend.target())));
+        Ok(Self { backend, lock })
+    }
+
+    /// True if `directory` has the data of a replay on small files.
+    #[must_use]
+    pub fn has_small_files(directory: &Path) -> bool {
+        let marker = PosixBackend::new(directory).and_then(|backend| backend.read_marker());
+        marker.is_ok_and(|marker| marker.and_then(|marker| load_state(&marker)).is_some())
     }
 
     /// Fails if the service cannot hold the objects of `plan`: write-once services are replayed with
@@ -134,6 +148,7 @@ impl ReplayTarget for ObjectTarget {
     }
 
     fn load_state(&self) -> Result<LoadState> {
+        self.lock.iter().try_for_each(DirectoryLock::take)?;
         let Some(marker) = self.backend.read_marker()? else { return Ok(LoadState::Absent) };
         load_state(&marker).ok_or_else(|| {
             let what = "has a working set of `esker workbench`; name another target";
@@ -143,10 +158,11 @@ impl ReplayTarget for ObjectTarget {
 
     fn load(&self, plan: &ReplayPlan) -> Result<()> {
         self.check(plan)?;
-        let digest = PlanDigest::of(plan);
-        self.backend.create_marker(&load_marker(digest, false))?;
+        let data = LoadedData::of(plan);
+        self.backend.create_marker(&load_marker(data, false))?;
+        self.lock.iter().try_for_each(DirectoryLock::take)?;
         self.create_objects(plan)
-            .and_then(|()| self.backend.write_marker(&load_marker(digest, true)))
+            .and_then(|()| self.backend.write_marker(&load_marker(data, true)))
             .inspect_err(|_| drop(self.clear()))
     }
 
@@ -161,8 +177,12 @@ impl ReplayTarget for ObjectTarget {
 
     fn clear(&self) -> Result<()> {
         // Fails for a working set that is not a replay's.
-        self.load_state()?;
+        if self.load_state()? == LoadState::Absent {
+            let what = format!("{} has no data of a replay", self.backend.target());
+            return Err(Error::new(Kind::NotFound, what));
+        }
         self.backend.clear()?;
+        self.lock.iter().for_each(DirectoryLock::release);
         self.backend.finish(false)
     }
 

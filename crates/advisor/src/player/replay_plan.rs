@@ -63,6 +63,8 @@ pub struct ReplayFile {
 pub struct PlanOptions {
     /// True if writes are replayed as reads, as in the paper.
     pub writes_as_reads: bool,
+    /// True for a run of a measurement: the next run may remove what this one leaves.
+    pub is_measured: bool,
 }
 
 /// The calls of all ranks.
@@ -84,6 +86,8 @@ pub struct ReplayPlan {
     pub span_ns: u64,
     /// The largest request.
     pub request_bytes_max: u64,
+    /// [`PlanOptions::is_measured`].
+    pub is_measured: bool,
 }
 
 impl ReplayFile {
@@ -118,7 +122,8 @@ impl ReplayPlan {
         trace.for_each(ColumnSelection::Accesses, |batch| {
             batch.records().try_for_each(|record| builder.add(&record))
         })?;
-        builder.finish(|file| trace.path(file).to_owned())
+        let plan = builder.finish(|file| trace.path(file).to_owned())?;
+        Ok(Self { is_measured: options.is_measured, ..plan })
     }
 }
 

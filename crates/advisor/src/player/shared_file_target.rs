@@ -35,7 +35,7 @@ use esker_workbench::backend::{RankTransports, page_cache};
 use esker_workbench::pace::{PaceClock, Waiting};
 use parking_lot::Mutex;
 
-use super::load_marker::{LOAD_MARKER_BYTES_MAX, LoadState, PlanDigest, load_marker, load_state};
+use super::load_marker::{LOAD_MARKER_BYTES_MAX, LoadState, LoadedData, load_marker, load_state};
 use super::replay_content::fill_content;
 use super::{ReplayConnection, ReplayPlan, ReplayStep, ReplayTarget, RequestLayout};
 use crate::observation::StorageKind;
@@ -150,7 +150,7 @@ impl SharedFileTarget {
     fn write_files(&self, session: &Session, plan: &ReplayPlan) -> Result<()> {
         let root = session.root().clone();
         let marker = session.create_file(&root, MARKER, FILE_MODE)?;
-        session.file(&marker).write(0, &load_marker(PlanDigest::of(plan), true))?;
+        session.file(&marker).write(0, &load_marker(LoadedData::of(plan), true))?;
         session.close_file(marker)?;
         let mut buffer = vec![0; LOAD_BYTES];
         for (number, traced) in (0..).zip(&plan.files) {

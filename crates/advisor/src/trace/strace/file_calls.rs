@@ -377,6 +377,9 @@ fn change_descriptors(call: &SystemCall<'_>, thread: &TracedThread) {
                 && let Ok(new) = i32::try_from(result)
             {
                 thread.descriptors.borrow_mut().duplicate(old, new, &path, closes);
+            } else if call.has_flag(1, b"F_SETFL") {
+                let file = thread.descriptors.borrow_mut().file(old, &path);
+                file.borrow_mut().appends = call.has_flag(2, b"O_APPEND");
             }
         }
         ("close_range", _) if !call.has_flag(2, b"CLOSE_RANGE_CLOEXEC") => {

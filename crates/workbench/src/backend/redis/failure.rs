@@ -7,7 +7,19 @@ use redis::{ErrorKind, RedisError, ServerErrorKind};
 /// The error for `error`, met on `what`.
 pub(super) fn failed(error: &RedisError, what: impl std::fmt::Display) -> Error {
     let kind = kind_of(error.kind(), error.code());
-    Error::new(kind, format!("{what}: {error}"))
+    let said = match (error.code(), error.detail()) {
+        (Some(code), Some(detail)) => {
+            format!("the server says {code} {}", detail.trim_end_matches('.'))
+        }
+        _ => error.to_string(),
+    };
+    let is_login = error.kind() == ErrorKind::AuthenticationFailed
+        || matches!(error.code(), Some("NOAUTH" | "WRONGPASS"));
+    let next = match is_login {
+        true => "; set REDIS_PASSWORD, and name the user in the URL unless it is the default one",
+        false => "",
+    };
+    Error::new(kind, format!("{what}: {said}{next}"))
 }
 
 /// The kind of an error; `code` is the first word of what the server said.

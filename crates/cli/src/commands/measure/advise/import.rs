@@ -20,7 +20,7 @@ use serde_json::json;
 use super::imported_calls::{ImportedCalls, TraceOutputs, real_paths, write_features};
 use super::{open, open_trace};
 use crate::context::CommandContext;
-use crate::output_file::OutputFile;
+use crate::output_file::{OutputFile, check_is_not_read};
 use crate::text;
 use crate::usage;
 
@@ -88,6 +88,9 @@ impl AdviseImport {
         };
         if source != LogSource::Traces && self.logs.len() > 1 {
             usage::exit("several logs make no trace; import each, and then their traces");
+        }
+        for output in self.output.iter().chain(&self.features) {
+            check_is_not_read(output, self.logs.iter().map(PathBuf::as_path));
         }
         match source {
             LogSource::Traces => self.join_traces(context),

@@ -2,27 +2,32 @@
 //! `esker advise measure`: a design of experiments on storage systems.
 
 use std::fs::File;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use clap::builder::PossibleValuesParser;
 use clap::{Args, ValueEnum};
 use esker_advisor::features::StorageConfiguration;
-use esker_advisor::measure::{ExperimentDesign, MeasureOptions, MeasuredSystem, measure};
+use esker_advisor::measure::{
+    ExperimentDesign, MeasureOptions, MeasureSummary, MeasuredSystem, measure,
+};
 use esker_advisor::observation::{Observation, StorageDevice, write_parquet_rows};
 use esker_advisor::parquet_table::PARQUET_MAGIC;
 use esker_advisor::pattern::TracePattern;
-use esker_base::Result;
 use esker_base::clock::SystemClock;
+
+use esker_base::{Result, shell_word, without_password};
 use esker_workbench::backend::MPI_IO_PREFIX;
 use serde_json::json;
 
 use super::model::read_file;
 use super::mpi_replay;
-use super::replay::{open_target, processors};
+use super::replay::{SMALL_FILES_PREFIX, is_in_store, open_target, processors};
+use crate::commands::measure::workbench::target;
 use crate::context::CommandContext;
 use crate::interrupt;
-use crate::output_file::OutputFile;
+use crate::output_file::{OutputFile, check_is_not_read};
 use crate::usage;
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -47,8 +52,8 @@ const EMULATED_MAX: i64 = 1_024;
 
 /// Measure a design of experiments, as rows of CSV and Parquet
 ///
-/// All combinations of the patterns, request sizes, gaps, shifts and processes run on all systems,
-/// repeatedly and in random order. A row is durable before the next run begins; the same command again
+/// All combinations of the patterns, request sizes, gaps, shifts and processes run on all systems in
+/// random order, and then again (--repeat). A row is durable before the next run begins; the same command again
 /// goes on where the last one ended. Replays are as fast as possible, with caches dropped before.
 ///
 /// With --emulate-… each call takes at least as long as on that many servers, metadata servers and
@@ -91,7 +96,7 @@ pub struct AdviseMeasure {
     /// p: processes
     #[arg(short = 'p', long, default_value = "2", value_delimiter = ',', value_name = "N,…")]
     processes: Vec<u32>,
-    /// R: bytes of each process
+    /// R: bytes of each process, in whole requests or loops of the pattern, at least one
     #[arg(short = 'R', long, default_value = "4M", value_name = "SIZE",
           value_parser = crate::quantity::bytes)]
     input: u64,
@@ -167,11 +172,13 @@ impl AdviseMeasure {
                 .to_owned(),
         );
         let mut failed = None;
-        let mut report = |row: &Observation| {
+        let mut report = |row: &Observation, summary: &MeasureSummary| {
             let shown = match context.out.is_json() {
                 true => context.out.report(row),
                 false => context.out.line(format!(
-                    "{}, {}, #{}: {:.1} MB/s",
+                    "{} of {}: {}, {}, #{}: {:.1} MB/s",
+                    summary.skipped + summary.added,
+                    summary.runs,
                     row.system,
                     row.case,
                     row.repetition,
@@ -243,8 +250,11 @@ impl AdviseMeasure {
                 "the rows are continued as CSV, and this file is Parquet: name another one",
             );
         }
+        let Some(parquet) = self.parquet.as_deref() else { return };
+        check_is_not_read(parquet, [self.rows.as_path()]);
+        // The rows may not be there yet.
         let real = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_owned());
-        if self.parquet.as_deref().is_some_and(|parquet| real(parquet) == real(&self.rows)) {
+        if real(parquet) == real(&self.rows) {
             usage::exit("--parquet would replace the rows: name another file");
         }
     }
@@ -272,12 +282,34 @@ fn measured_systems<'a>(
 
 /// A system of `NAME=TARGET`.
 fn measured_system<'a>(context: &'a CommandContext, text: &'a str) -> MeasuredSystem<'a> {
-    let Some((name, target)) = text.split_once('=').filter(|(name, _)| !name.is_empty()) else {
+    let Some((name, target)) = text.split_once('=').filter(|(name, _)| is_name(name)) else {
         usage::exit(format!("--system {text}: expected NAME=TARGET"));
     };
-    let open = move || match target.strip_prefix("small:") {
-        Some(directory) => open_target(context, directory, true),
-        None => open_target(context, target, false),
+    let open = move || open_target(context, target, false);
+    let target = shown_target(context, target);
+    MeasuredSystem { name: name.to_owned(), target, open: Box::new(open) }
+}
+
+/// True for names that are the same in a row that is read again.
+fn is_name(name: &str) -> bool {
+    !name.is_empty() && name.trim() == name && !name.contains(char::is_control)
+}
+
+/// What rows say of a target: the arguments of `esker advise replay` for it, which are the same for the
+/// same storage wherever the command runs.
+fn shown_target(context: &CommandContext, target: &str) -> String {
+    let prefixes = [SMALL_FILES_PREFIX, MPI_IO_PREFIX];
+    let prefix = prefixes.into_iter().find(|prefix| target.starts_with(prefix)).unwrap_or("");
+    let place = &target[prefix.len()..];
+    let shown = if target::is_directory(place) {
+        let path = std::path::absolute(place).unwrap_or_else(|_| place.into());
+        shell_word(path.as_os_str().as_bytes())
+    } else {
+        let url = |text| shell_word(without_password(text).as_bytes());
+        match context.given_store().filter(|_| is_in_store(place)) {
+            Some(store) => format!("{} --store {}", url(place), url(store)),
+            None => url(place),
+        }
     };
-    MeasuredSystem { name: name.to_owned(), open: Box::new(open) }
+    format!("{prefix}{shown}")
 }

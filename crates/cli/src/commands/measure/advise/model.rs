@@ -6,6 +6,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
+use esker_advisor::advice::advice_text::equal_rule_words;
 use esker_advisor::model::advisor_model::AdvisorModel;
 use esker_advisor::model::decision_score::CLEAR_DIFFERENCE;
 use esker_advisor::observation::{CSV_BYTES_MAX, Observation, read_csv, read_parquet_rows};
@@ -16,8 +17,8 @@ use serde_json::json;
 
 use super::open;
 use crate::context::CommandContext;
-use crate::output_file::write_output;
-use crate::{text, usage};
+use crate::output_file::{check_is_not_read, write_output};
+use crate::{interrupt, text, usage};
 
 /// Fit models to measured rows, and keep the one that decides best
 ///
@@ -45,6 +46,8 @@ pub struct AdviseModel {
 impl AdviseModel {
     /// Fits and writes the model.
     pub fn run(self, context: &CommandContext) -> Result<()> {
+        check_is_not_read(&self.to, self.rows.iter().map(PathBuf::as_path));
+        interrupt::advise("nothing was written".to_owned());
         let rows = if self.simulated { dataset(SEED) } else { read_rows(&self.rows)? };
         let model = AdvisorModel::fit(&rows)?;
         write_output(&self.to, model.to_json().as_bytes())?;
@@ -55,6 +58,7 @@ impl AdviseModel {
                 "families": model.families,
                 "is_simulated": model.is_simulated,
                 "evaluations": model.evaluations,
+                "equal_rule": model.equal_rule(),
             }));
         }
         context.out.line(format!(
@@ -74,7 +78,11 @@ impl AdviseModel {
             let name = &evaluation.name;
             context.out.line(format!("{name:<40}{error:>12}{right:>26}{regret:>14}"))?;
         }
-        context.out.line(format!("{}: {}", self.to.display(), model.method.words()))
+        context.out.line(format!("{}: {}", self.to.display(), model.method.words()))?;
+        match model.equal_rule() {
+            Some(rule) => context.out.line(equal_rule_words(rule)),
+            None => Ok(()),
+        }
     }
 }
 

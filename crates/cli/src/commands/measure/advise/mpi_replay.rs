@@ -69,17 +69,18 @@ mod with_mpi {
             let plan = replay.arguments().plan()?;
             let target = MpiFileTarget::new(directory, calls, process.clone())?;
             let is_first = transport.rank() == Rank(0);
+            let mut is_own = false;
             if is_first {
-                replay.prepare(None, &target, &plan)?;
+                is_own = replay.prepare(None, &target, &plan)?;
                 replay.drop_caches(&target)?;
             }
             transport.barrier()?;
             let pacing = replay.pacing();
             let measured = replay_in_job(&target, &plan, pacing, &SystemClock, transport);
-            if is_first {
-                replay.finish(&target)?;
+            match is_first {
+                true => replay.finish(None, &target, measured, is_own),
+                false => measured,
             }
-            measured
         };
         let options = MpiOptions { deadline: PHASE_DEADLINE, ..MpiOptions::default() };
         let report = |error: &Error| notice(error.to_string());

@@ -12,7 +12,7 @@ use serde_json::json;
 
 use super::model::read_rows;
 use crate::context::CommandContext;
-use crate::output_file::write_output;
+use crate::output_file::{check_is_not_read, write_output};
 
 /// Print the tables and figures of Kougkas et al. (2016) beside ours
 ///
@@ -36,6 +36,9 @@ pub struct AdvisePaper {
 impl AdvisePaper {
     /// Prints the comparison.
     pub fn run(self, context: &CommandContext) -> Result<()> {
+        if let Some(report) = &self.report {
+            check_is_not_read(report, self.data.iter().map(PathBuf::as_path));
+        }
         let (rows, source) = match self.data.is_empty() {
             true => (dataset(SEED), "simulated dataset".to_owned()),
             false => {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use clap::{Args, ValueEnum};
 use esker_advisor::player::{
     BigFileTarget, LoadState, ObjectTarget, PlanDigest, PlanOptions, ReplayPacing, ReplayPlan,
-    ReplayResult, ReplayTarget, SHARED_FILE_PREFIX, SharedFileTarget, replay,
+    ReplayResult, ReplayTarget, RequestLayout, SHARED_FILE_PREFIX, SharedFileTarget, replay,
 };
 use esker_base::clock::SystemClock;
 use esker_base::{Error, Kind, Random, Result, shell_word};
@@ -31,13 +31,14 @@ const DROP_CACHES: &str = "/proc/sys/vm/drop_caches";
 pub const REPLAY_TARGETS: &str = "\
 Targets:
   /scratch/replay    a new or empty directory: each file of the trace is one file (big file), or with
-                     --small-files each request is a file that is opened, accessed and closed
+                     --small-files each request is a file that is opened, accessed and closed;
+                     small:/scratch/replay is the same
   mpiio:/scratch/replay
                      a directory as above, whose files MPI-IO reads and writes
   driver:LIBRARY:/scratch/db
                      each request is a key of LevelDB, RocksDB or another key-value store
   shared:NAME        files of Esker on --store that the ranks share
-  indexed:NAME       records of an indexed directory on --store, for requests that read and have one size
+  indexed:NAME       records of an indexed directory on --store, for requests of one size that read
   store:memory: s3://bucket/path esker:NAME postgresql://… mongodb://… redis://…
                      each request is an object, as in `esker workbench run --help`";
 
@@ -74,7 +75,7 @@ impl TraceReplayArguments {
 
     /// The calls of the trace.
     pub(super) fn plan(&self) -> Result<ReplayPlan> {
-        let options = PlanOptions { writes_as_reads: self.as_reads };
+        let options = PlanOptions { writes_as_reads: self.as_reads, is_measured: false };
         ReplayPlan::read(&open_trace(&self.trace)?, options)
             .map_err(|error| error.within(self.trace.display()))
     }
@@ -96,16 +97,34 @@ impl TraceReplayArguments {
         target: &dyn ReplayTarget,
         plan: &ReplayPlan,
     ) -> Result<bool> {
-        let (kind, what) = match target.load_state()? {
+        let state = match target.load_state()? {
+            LoadState::Absent if self.has_other_files(target) => {
+                (Kind::Exists, "has the data of another kind of replay")
+            }
             LoadState::Absent => return Ok(false),
-            LoadState::Complete(digest) if digest == PlanDigest::of(plan) => return Ok(true),
+            LoadState::Complete(data) if data.plan == PlanDigest::of(plan) => return Ok(true),
             LoadState::Complete(_) => (Kind::Exists, "has the data of another replay"),
-            LoadState::Partial => {
+            LoadState::Partial(_) => {
                 (Kind::Conflict, "has a part of the data: a load was interrupted or is running")
             }
         };
+        let (kind, what) = state;
         let (target, cleanup) = (target.target(), cleanup_command(store, &target.target()));
         Err(Error::new(kind, format!("{target} {what}; `{cleanup}` removes it")))
+    }
+
+    /// True if the directory of `target` has small files instead of big ones, or the reverse.
+    fn has_other_files(&self, target: &dyn ReplayTarget) -> bool {
+        let directory = target.target();
+        let directory = Path::new(&directory);
+        if !directory.is_dir() {
+            return false;
+        }
+        match target.layout() {
+            RequestLayout::SmallFile => BigFileTarget::has_data(directory),
+            RequestLayout::File => ObjectTarget::has_small_files(directory),
+            RequestLayout::SharedFile | RequestLayout::Object => false,
+        }
     }
 
     /// Loads `plan`; a signal says from now on what is left.
@@ -122,7 +141,7 @@ impl TraceReplayArguments {
 
 /// The command that removes the data of a replay; `store` is the one that the user named.
 fn cleanup_command(store: Option<&str>, target: &str) -> String {
-    let store = store.filter(|_| begins_with(target, &LIBRARY_TARGETS));
+    let store = store.filter(|_| is_in_store(target));
     let store = store.map(|url| format!(" --store {}", shell_word(url.as_bytes())));
     format!("esker advise cleanup {}{}", shell_word(target.as_bytes()), store.unwrap_or_default())
 }
@@ -130,16 +149,27 @@ fn cleanup_command(store: Option<&str>, target: &str) -> String {
 /// What begins targets in a store of Esker.
 const LIBRARY_TARGETS: [&str; 3] = ["esker:", "indexed:", SHARED_FILE_PREFIX];
 
-fn begins_with(target: &str, prefixes: &[&str]) -> bool {
-    prefixes.iter().any(|prefix| target.starts_with(prefix))
+/// Begins a directory in which each request is a small file.
+pub(super) const SMALL_FILES_PREFIX: &str = "small:";
+
+/// A target in the memory of the command.
+const MEMORY_TARGET: &str = "store:memory:";
+
+/// True if `target` is in the store of `--store`.
+pub(super) fn is_in_store(target: &str) -> bool {
+    LIBRARY_TARGETS.iter().any(|prefix| target.starts_with(prefix))
+}
+
+/// True if `target` ends with the process.
+fn is_memory(target: &str) -> bool {
+    target.starts_with(MEMORY_TARGET)
 }
 
 /// Makes a signal say how to remove the data at `target`, which was there before if `is_kept`.
 fn advise_cleanup(store: Option<&str>, target: &dyn ReplayTarget, is_kept: bool) {
     let target = target.target();
     // Memory ends with the process, and the session of a library with the interruption.
-    let is_gone = begins_with(&target, &["store:memory:"])
-        || !is_kept && begins_with(&target, &LIBRARY_TARGETS);
+    let is_gone = is_memory(&target) || !is_kept && is_in_store(&target);
     interrupt::advise(match is_gone {
         true => "nothing is left".to_owned(),
         false => {
@@ -148,16 +178,30 @@ fn advise_cleanup(store: Option<&str>, target: &dyn ReplayTarget, is_kept: bool)
     });
 }
 
+/// Exits if nothing that is at `target` outlives the command.
+fn check_can_keep(target: &str) {
+    if is_memory(target) {
+        usage::exit(format!("{target} ends with the command, so no data can be kept there"));
+    }
+}
+
 /// Opens a target.
 pub(super) fn open_target(
     context: &CommandContext,
     target: &str,
     small_files: bool,
 ) -> Result<Box<dyn ReplayTarget>> {
+    if let Some(directory) = target.strip_prefix(SMALL_FILES_PREFIX) {
+        return open_target(context, directory, true);
+    }
     let mpi_directory = target.strip_prefix(MPI_IO_PREFIX);
     let is_directory = target::is_directory(target);
     if small_files && !is_directory && mpi_directory.is_none() {
         usage::exit("--small-files is for directories");
+    }
+    if is_directory && Path::new(target).is_file() {
+        let what = format!("{target} is a file; name a new or an empty directory");
+        return Err(Error::new(Kind::NotADirectory, what));
     }
     if is_directory && !small_files {
         target::check_is_path(target)?;
@@ -193,15 +237,20 @@ pub struct AdviseLoad {
 impl AdviseLoad {
     /// Loads the data.
     pub fn run(self, context: &CommandContext) -> Result<()> {
+        check_can_keep(&self.replay.target);
         let plan = self.replay.plan()?;
         let target = self.replay.open(context)?;
         if self.replay.is_loaded(context.given_store(), &*target, &plan)? {
-            let what = format!("{} was loaded before", self.replay.target);
+            let what = format!("{} was loaded before", target.target());
             return Err(Error::new(Kind::Exists, what));
         }
         self.replay.load(context.given_store(), &*target, &plan)?;
         target.finish(true)?;
         let requests = text::counted(plan.requests, "request");
+        if context.out.is_json() {
+            let (system, requests) = (target.system(), plan.requests);
+            return context.out.json(json!({"system": system, "requests": requests}));
+        }
         context.out.line(format!("loaded the data of {requests}"))
     }
 }
@@ -219,16 +268,24 @@ pub struct AdviseCleanup {
 impl AdviseCleanup {
     /// Removes the data.
     pub fn run(self, context: &CommandContext) -> Result<()> {
-        // The files of MPI-IO are files.
-        let target = self.target.strip_prefix(MPI_IO_PREFIX).unwrap_or(&self.target);
+        // The files of MPI-IO are files, and a directory has what tells small ones from others.
+        let prefixes = [MPI_IO_PREFIX, SMALL_FILES_PREFIX];
+        let directory = prefixes.iter().find_map(|prefix| self.target.strip_prefix(prefix));
+        let target = directory.unwrap_or(&self.target);
         let is_directory = target::is_directory(target);
         if is_directory && !Path::new(target).exists() {
-            let what = format!("{} does not exist, so it has no data of a replay", self.target);
+            let what = format!("{target} does not exist, so it has no data of a replay");
             return Err(Error::new(Kind::NotFound, what));
         }
         let small_files = is_directory && !BigFileTarget::has_data(Path::new(target));
-        open_target(context, target, small_files)?.clear()?;
-        context.out.line(format!("{}: the data is removed", self.target))
+        let target = open_target(context, target, small_files)?;
+        target.clear()?;
+        // A URL may have a password, which this name has not.
+        let name = target.target();
+        if context.out.is_json() {
+            return context.out.json(json!({"removed": name}));
+        }
+        context.out.line(format!("{name}: the data is removed"))
     }
 }
 
@@ -278,14 +335,16 @@ impl AdviseReplay {
                 return measured.map_or(Ok(()), |measured| report(context, &measured));
             }
         }
+        if self.keep {
+            check_can_keep(&self.replay.target);
+        }
         let plan = self.replay.plan()?;
         let target = self.replay.open(context)?;
-        self.prepare(context.given_store(), &*target, &plan)?;
+        let is_own = self.prepare(context.given_store(), &*target, &plan)?;
         let measured = self
             .drop_caches(&*target)
             .and_then(|()| replay(&*target, &plan, self.pacing(), processors(), &SystemClock));
-        self.finish(&*target)?;
-        report(context, &measured?)
+        report(context, &self.finish(context.given_store(), &*target, measured, is_own)?)
     }
 
     /// The trace and the target.
@@ -302,35 +361,57 @@ impl AdviseReplay {
         }
     }
 
-    /// Loads `plan` unless `target` was loaded before.
+    /// Loads `plan` unless `target` was loaded before; returns true if it did.
     pub(super) fn prepare(
         &self,
         store: Option<&str>,
         target: &dyn ReplayTarget,
         plan: &ReplayPlan,
-    ) -> Result<()> {
+    ) -> Result<bool> {
         if self.replay.is_loaded(store, target, plan)? {
             advise_cleanup(store, target, true);
-            return Ok(());
+            return Ok(false);
         }
-        self.replay.load(store, target, plan)
+        self.replay.load(store, target, plan)?;
+        Ok(true)
     }
 
-    /// Removes the data, or keeps it.
-    pub(super) fn finish(&self, target: &dyn ReplayTarget) -> Result<()> {
-        if self.keep {
-            return target.finish(true);
+    /// Removes the data, or keeps it: for later replays, to look for what was read wrong, and if the
+    /// replay failed and the data is not its own.
+    pub(super) fn finish<T>(
+        &self,
+        store: Option<&str>,
+        target: &dyn ReplayTarget,
+        measured: Result<T>,
+        is_own: bool,
+    ) -> Result<T> {
+        if let Err(error) = &measured
+            && (error.kind() == Kind::Corrupt || !is_own)
+            && !is_memory(&self.replay.target)
+        {
+            target.finish(true)?;
+            let cleanup = cleanup_command(store, &target.target());
+            let what = format!("{}; the data stays, and `{cleanup}` removes it", error.context());
+            return Err(Error::new(error.kind(), what));
         }
-        target.clear()?;
+        if self.keep {
+            target.finish(true)?;
+            return measured;
+        }
+        let cleared = target.clear();
+        // Its error may be a consequence of that of the replay.
+        let measured = measured?;
+        cleared?;
         interrupt::advise("the data was removed, and the result not yet printed".to_owned());
-        Ok(())
+        Ok(measured)
     }
 
     /// Drops caches, before the replay.
     pub(super) fn drop_caches(&self, target: &dyn ReplayTarget) -> Result<()> {
         target.drop_caches()?;
         if self.drop_all_caches {
-            std::fs::write(DROP_CACHES, "3\n").map_err(|error| Error::io(error, DROP_CACHES))?;
+            let failed = |error| Error::io(error, "--drop-all-caches, which takes root: write");
+            std::fs::write(DROP_CACHES, "3\n").map_err(failed)?;
         }
         Ok(())
     }

@@ -7,10 +7,11 @@ use clap::Args;
 use esker_advisor::features::STRIPE_BYTES_DEFAULT;
 use esker_advisor::trace::{features, page};
 use esker_base::Result;
+use serde_json::json;
 
 use super::open_trace;
 use crate::context::CommandContext;
-use crate::output_file::write_output;
+use crate::output_file::{check_is_not_read, write_output};
 use crate::text;
 
 /// Show a trace as one HTML page
@@ -34,9 +35,13 @@ pub struct AdviseShow {
 impl AdviseShow {
     /// Writes the page.
     pub fn run(self, context: &CommandContext) -> Result<()> {
+        check_is_not_read(&self.to, [self.trace.as_path()]);
         let name = self.trace.display().to_string();
         let page = page::page(&open_trace(&self.trace)?, &name, self.stripe)?;
         write_output(&self.to, page.as_bytes())?;
+        if context.out.is_json() {
+            return context.out.json(json!({"page": self.to}));
+        }
         context.out.line(format!("wrote {}", self.to.display()))
     }
 }

@@ -19,7 +19,7 @@ use esker_base::{Error, Kind, Result};
 use super::model::read_bounded;
 use super::open_trace;
 use crate::context::CommandContext;
-use crate::output_file::write_output;
+use crate::output_file::{check_is_not_read, write_output};
 
 /// Features are a few numbers.
 const FEATURES_BYTES_MAX: usize = 1 << 20;
@@ -69,6 +69,9 @@ impl AdviceArguments {
     /// Advises.
     pub fn run(self, context: &CommandContext) -> Result<()> {
         let trace = self.trace.as_deref().expect("clap requires it without a subcommand");
+        if let Some(report) = &self.report {
+            check_is_not_read(report, [trace].into_iter().chain(self.model.as_deref()));
+        }
         let found = features_of(trace)?;
         let model = match &self.model {
             Some(path) => {

@@ -44,7 +44,8 @@ pub struct PatternArguments {
     /// Requests of each rank
     #[arg(short = 'n', long, default_value_t = 1_000, value_name = "N")]
     requests: u64,
-    /// R: bytes of each rank, instead of -n; the last request has what is left
+    /// R: bytes of each rank, instead of -n. The last request has what is left; patterns whose requests
+    /// differ end with a whole loop before
     #[arg(short = 'R', long, conflicts_with = "requests", value_name = "SIZE",
           value_parser = crate::quantity::bytes)]
     input: Option<u64>,
@@ -75,10 +76,13 @@ pub struct PatternArguments {
 }
 
 impl PatternArguments {
-    fn size(&self) -> PatternSize {
-        // The size is checked afterwards: 0 is refused there.
+    /// The parameters of `pattern`. The caller checks them: 0 is refused there.
+    fn size(&self, pattern: TracePattern) -> PatternSize {
         let (requests, last_bytes) = match self.input {
             None => (self.requests, None),
+            Some(input) if !pattern.has_one_size() => {
+                (pattern.requests_of(input, self.request), None)
+            }
             Some(input) => {
                 let left = input.checked_rem(self.request).filter(|left| *left > 0);
                 (input.checked_div(self.request).unwrap_or(0) + u64::from(left.is_some()), left)
@@ -96,14 +100,30 @@ impl PatternArguments {
             is_file_per_rank: self.file_per_process,
         }
     }
+
+    /// Exits if an argument says what `pattern` of this `size` cannot do.
+    fn check(&self, pattern: TracePattern, size: &PatternSize) {
+        usage::value_of(size.check(pattern));
+        let name = pattern.name();
+        if self.gap > 0 && !pattern.has_gaps() {
+            usage::exit(format!("{name} has no gaps between its requests: leave -g out"));
+        }
+        if pattern == TracePattern::WorkbenchMix && (self.write || self.written > 0) {
+            usage::exit(format!("half of the requests of {name} write, whatever --write says"));
+        }
+        if self.written > size.requests {
+            let requests = text::counted(size.requests, "request");
+            usage::exit(format!("--written {}: a rank has {requests}", self.written));
+        }
+    }
 }
 
 impl AdviseSynth {
     /// Makes the trace.
     pub fn run(self, context: &CommandContext) -> Result<()> {
         let pattern = TracePattern::of_name(&self.pattern).expect("clap knows the names");
-        let size = self.size.size();
-        usage::value_of(size.check(pattern));
+        let size = self.size.size(pattern);
+        self.size.check(pattern, &size);
         let output = OutputFile::prepare(&self.output)?;
         let records = output.write(|output| write_pattern(pattern, &size, output))?;
         if context.out.is_json() {

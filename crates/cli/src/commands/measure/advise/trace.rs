@@ -121,8 +121,8 @@ fn import(
     let (output, summary) = import_recording(log, &object, output, files)?;
     if summary.processes == 0 {
         let what = format!(
-            "{} did not load the library that records calls, as static and set-user-id programs and \
-             those of AddressSanitizer do not; `strace -f -ttt -T -y -s 0 -o LOG` and `esker advise \
+            "{} did not load the library that records calls, as static and set-user-id programs do \
+             not, and those of AddressSanitizer without ASAN_OPTIONS=verify_asan_link_order=0; `strace -f -ttt -T -y -s 0 -o LOG` and `esker advise \
              import LOG` trace it",
             calls.log
         );
