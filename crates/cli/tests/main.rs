@@ -4,6 +4,7 @@
 mod advice;
 mod advise;
 mod advise_models;
+mod advise_replays;
 mod arguments;
 mod doctor;
 #[expect(dead_code, reason = "the tests of the workbench use the rest")]

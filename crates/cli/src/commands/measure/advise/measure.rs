@@ -175,15 +175,7 @@ impl AdviseMeasure {
         let mut report = |row: &Observation, summary: &MeasureSummary| {
             let shown = match context.out.is_json() {
                 true => context.out.report(row),
-                false => context.out.line(format!(
-                    "{} of {}: {}, {}, #{}: {:.1} MB/s",
-                    summary.skipped + summary.added,
-                    summary.runs,
-                    row.system,
-                    row.case,
-                    row.repetition,
-                    row.bandwidth()
-                )),
+                false => context.out.line(shown_row(row, summary)),
             };
             // Whoever waits for the last one sees each.
             let shown = shown.and_then(|()| context.out.flush());
@@ -258,6 +250,18 @@ impl AdviseMeasure {
             usage::exit("--parquet would replace the rows: name another file");
         }
     }
+}
+
+fn shown_row(row: &Observation, summary: &MeasureSummary) -> String {
+    format!(
+        "{} of {}: {}, {}, #{}: {:.1} MB/s",
+        summary.skipped + summary.added,
+        summary.runs,
+        row.system,
+        row.case,
+        row.repetition,
+        row.bandwidth()
+    )
 }
 
 fn write_rows(output: OutputFile, rows: &[Observation]) -> Result<()> {
