@@ -345,7 +345,7 @@ fn outputs_do_not_replace_what_is_read() {
     for command in [
         &["show", "a.arrow", "--to", "./a.arrow"][..],
         &["a.arrow", "--report", "a.arrow"],
-        &["import", "a.arrow", "-o", "a.arrow"],
+        &["import", "a.arrow", "-o", "b.arrow", "--features", "a.arrow"],
         &["model", "a.arrow", "--to", "a.arrow"],
         &["paper", "--data", "a.arrow", "--report", "a.arrow"],
     ] {
@@ -417,7 +417,7 @@ fn rows_are_written_and_read_as_parquet() {
     assert_eq!(fitted("rows.parquet"), fitted("rows.csv"));
 
     let same = [&design[..], &systems, &["--repeat", "1", "--parquet", "./rows.csv"]].concat();
-    assert!(esker.fails(2, &same).contains("would replace the rows"));
+    assert!(esker.fails(2, &same).contains("would replace rows.csv"));
     std::fs::copy(esker.path("rows.parquet"), esker.path("copy")).expect("copied");
     let copy = [&["advise", "measure", "copy"], &design[3..], &systems].concat();
     let said = esker.fails(2, &copy);

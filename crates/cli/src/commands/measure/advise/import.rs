@@ -89,7 +89,9 @@ impl AdviseImport {
         if source != LogSource::Traces && self.logs.len() > 1 {
             usage::exit("several logs make no trace; import each, and then their traces");
         }
-        for output in self.output.iter().chain(&self.features) {
+        // A trace may be replaced by a selection of itself.
+        let output = self.output.iter().filter(|_| !matches!(source, LogSource::Traces));
+        for output in output.chain(&self.features) {
             check_is_not_read(output, self.logs.iter().map(PathBuf::as_path));
         }
         match source {
