@@ -8,7 +8,9 @@ use esker_advisor::advice::storage_advice::{StorageAdvice, StorageVerdict};
 use esker_advisor::advice::{advice_page, advice_text};
 use esker_advisor::features::{STRIPE_BYTES_DEFAULT, StorageConfiguration, TraceFeatures};
 use esker_advisor::model::advisor_model::AdvisorModel;
-use esker_advisor::observation::{IoVariables, Observation, StorageDevice, StorageKind};
+use esker_advisor::observation::{
+    EmulatedVariables, IoVariables, Observation, StorageDevice, StorageKind, TransferKind,
+};
 use esker_advisor::paper::simulated_dataset::{FILE_SYSTEM, KEY_VALUE_STORE, SEED, dataset};
 use esker_advisor::paper::simulated_systems::microseconds;
 use esker_advisor::pattern::write_pattern;
@@ -224,4 +226,55 @@ fn features_without_bytes_or_with_contradictions_are_refused() {
     refuse(TraceFeatures::default());
     refuse(TraceFeatures { reads: 1, read_bytes: 0, processes: 1, ..TraceFeatures::default() });
     refuse(TraceFeatures { small_requests: u64::MAX, ..ordered() });
+}
+
+/// Symptom: models of rows that all read, on one server, gave firm advice for writes and for a hundred
+/// servers, and the command that tries a change used a directory of its own.
+#[test]
+fn advice_says_what_was_never_measured() {
+    let mut rows = dataset(SEED);
+    for row in &mut rows {
+        row.variables.servers = 4;
+        row.emulated = EmulatedVariables::default();
+        row.transfers = Some(TransferKind::Read);
+        row.target = format!("/scratch/{}; ls", row.system);
+    }
+    // Twins in the place of a key-value store, which makes every change look small.
+    rows.retain(|row| row.kind == StorageKind::FileSystem);
+    let mut twins = rows.clone();
+    twins.iter_mut().for_each(|row| row.system = "twin".into());
+    rows.extend(twins);
+    let model = AdvisorModel::fit(&rows).expect("a model");
+    let model = AdvisorModel::from_json("model", model.to_json().as_bytes()).expect("a model");
+    let advise = |features: &TraceFeatures, servers| {
+        let storage = StorageConfiguration { servers, ..storage(StorageDevice::Hdd) };
+        let advice = StorageAdvice::of(&model, features, &storage).expect("advice");
+        let text = advice_text::text(&advice, features, "a");
+        let page = advice_page::page(&advice, features, "a");
+        (advice, text, page)
+    };
+    let reads = scattered();
+    let (advice, text, page) = advise(&reads, 4);
+    assert_eq!(advice.unmeasured_transfers, None);
+    let caution = "CAUTION: the application mostly";
+    assert!(!text.contains(caution) && !text.contains("had the same"), "{text}");
+    assert!(!page.contains(caution));
+    let change = advice.changes.iter().find(|change| change.command.contains("replay"));
+    let change = change.expect("a change that is tried in files");
+    let target = format!("'/scratch/{FILE_SYSTEM}; ls'");
+    assert!(change.command.ends_with(&format!("replay changed.arrow {target}")), "{change:?}");
+
+    let writes = TraceFeatures {
+        reads: 0,
+        writes: reads.reads,
+        read_bytes: 0,
+        written_bytes: reads.read_bytes,
+        ..reads
+    };
+    let (advice, text, page) = advise(&writes, 100);
+    assert_eq!(advice.unmeasured_transfers, Some(TransferKind::Write));
+    for shown in [&text, &page] {
+        assert!(shown.contains("CAUTION: the application mostly writes"), "{shown}");
+        assert!(shown.contains("of which all runs had the same s"), "{shown}");
+    }
 }

@@ -61,7 +61,7 @@ pub fn text(advice: &StorageAdvice, features: &TraceFeatures, name: &str) -> Str
 pub fn cautions(advice: &StorageAdvice) -> Vec<String> {
     let transfers = advice.unmeasured_transfers.map(|kind| {
         format!(
-            "CAUTION: the application mostly {}s, and the measured runs did not; measure such ones",
+            "CAUTION: the application mostly {}s, but no measured run did; measure some that do",
             kind.word()
         )
     });
@@ -105,13 +105,12 @@ pub fn verdict(advice: &StorageAdvice) -> String {
         "{verdict}; this assumes that rates go on in the same way beyond the measured values of {}",
         letters.join(", ")
     );
-    let same: BTreeSet<&str> =
-        advice.rates.iter().take(2).flat_map(|rate| &rate.never_varied).copied().collect();
-    if same.is_empty() {
-        return verdict;
+    let [first, second] = [0, 1].map(|index| &advice.rates[index].never_varied);
+    let same: Vec<&str> = first.iter().copied().filter(|letter| second.contains(letter)).collect();
+    match same.is_empty() {
+        true => verdict,
+        false => format!("{verdict}, of which all runs had the same {}", same.join(", ")),
     }
-    let same: Vec<&str> = same.into_iter().collect();
-    format!("{verdict}, of which all runs had the same {}", same.join(", "))
 }
 
 /// A factor as a reader says it.

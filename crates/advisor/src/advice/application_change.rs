@@ -5,6 +5,7 @@
 //! The rate after a change is that of the best storage for the changed application; for an indexed
 //! directory, that of the best key-value store, since keys are then found by hash in large logs.
 
+use esker_base::shell_word;
 use serde::Serialize;
 
 use crate::features::{STRIPE_BYTES_DEFAULT, TraceFeatures};
@@ -17,6 +18,9 @@ const AGGREGATED_BYTES: u64 = 1 << 20;
 
 /// The predicted gain below which a change is not worth a line.
 pub const GAIN_MIN: f64 = 0.05;
+
+/// Between a target in a store of Esker and the store, in rows.
+pub const STORE_OPTION: &str = " --store ";
 
 /// Operations of a process that opens and closes one file.
 const ONE_FILE_OPERATIONS: u64 = 2;
@@ -166,7 +170,7 @@ impl ApplicationChange {
             Some((pattern, size)) => format!(
                 "esker advise synth {} -o changed.arrow && esker advise replay changed.arrow {}",
                 size.arguments(pattern),
-                if system.target.is_empty() { "try" } else { &system.target }
+                replay_arguments(&system.target)
             ),
             None => format!(
                 "esker bench imd-write try:/records --store try-store --ranks {} --keys {} --value-bytes {}",
@@ -175,6 +179,16 @@ impl ApplicationChange {
                 changed.request_bytes
             ),
         }
+    }
+}
+
+/// The arguments of `esker advise replay` for a target of rows, which may be anybody's.
+fn replay_arguments(target: &str) -> String {
+    let word = |text: &str| shell_word(text.as_bytes());
+    match target.split_once(STORE_OPTION) {
+        _ if target.is_empty() => "try".to_owned(),
+        Some((target, store)) => format!("{}{STORE_OPTION}{}", word(target), word(store)),
+        None => word(target),
     }
 }
 

@@ -70,7 +70,8 @@ impl MeasureSummary {
 ///
 /// # Errors
 /// As [`ExperimentDesign::cases`], [`ObservationFile::open`] and
-/// [`ObservationFile::check_target`]; errors of the systems, whose data is removed first.
+/// [`ObservationFile::check_target`]; `Exists` if a system has data that no measurement made;
+/// errors of the systems, whose data is removed first, unless a byte was read wrong.
 pub fn measure(
     design: &ExperimentDesign,
     systems: &[MeasuredSystem<'_>],
@@ -112,8 +113,8 @@ fn open_empty(system: &MeasuredSystem<'_>) -> Result<Box<dyn ReplayTarget>> {
         None => return Ok(target),
         Some(data) if data.is_measured => {}
         Some(_) => {
-            let what = "has data of a replay that was kept: name another target, or remove it by \
-                        `esker advise cleanup`";
+            let what = "has the data of a replay: name another target, or remove it by `esker \
+                        advise cleanup`";
             return Err(Error::new(Kind::Exists, format!("{} {what}", target.target())));
         }
     }
@@ -145,9 +146,16 @@ fn observe(
         .drop_caches()
         .and_then(|()| replay(&*target, &plan, ReplayPacing::Fast, processors, clock));
     let is_wrong = measured.as_ref().is_err_and(|error| error.kind() == Kind::Corrupt);
-    // What was read wrong is kept, to be looked at.
+    // Data that was read wrong is kept, to be looked at.
     let left = if is_wrong { target.finish(true) } else { target.clear() };
-    let measured = measured?;
+    let measured = measured.map_err(|error| match (is_wrong, &left) {
+        (false, Ok(())) => error,
+        _ => {
+            let target = target.target();
+            let stays = "stays until the measurement goes on";
+            Error::new(error.kind(), format!("{}; the data at {target} {stays}", error.context()))
+        }
+    })?;
     left?;
     Ok(Observation {
         workload: case.pattern.name().to_owned(),

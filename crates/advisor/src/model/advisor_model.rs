@@ -5,7 +5,7 @@
 //! Saved as JSON: docs/format/advisor-model.md. Readers check every number and name, so that a
 //! damaged file is `Corrupt` and never a wrong prediction or an endless descent.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use esker_base::{Error, Kind, Result};
 use serde::{Deserialize, Serialize};
@@ -14,7 +14,7 @@ use super::cross_validation::{ValidationResult, always, systems, validate};
 use super::decision_score::DecisionScore;
 use super::rate_predictor::{PredictionMethod, RatePredictor};
 use crate::observation::{
-    IoVariables, Observation, StorageKind, TransferKind, mean_of_repetitions,
+    EmulatedVariables, IoVariables, Observation, StorageKind, TransferKind, mean_of_repetitions,
 };
 use crate::regressors::{LETTERS, value_of};
 use crate::statistics::summary::quantile_of_sorted;
@@ -160,6 +160,7 @@ impl AdvisorModel {
     /// # Errors
     /// `Invalid` if there are too few rows or families, or a rate does not vary.
     pub fn fit(observations: &[Observation]) -> Result<Self> {
+        let targets = targets(observations);
         let observations = in_order(observations);
         let mut results = PredictionMethod::ALL
             .into_iter()
@@ -189,7 +190,10 @@ impl AdvisorModel {
             transfers: all_known(&observations),
             systems: systems(&observations)
                 .into_iter()
-                .map(|(system, kind)| system_model(best, &system, kind, &observations))
+                .map(|(system, kind)| {
+                    let target = targets.get(system.as_str()).cloned().unwrap_or_default();
+                    Ok(SystemModel { target, ..system_model(best, &system, kind, &observations)? })
+                })
                 .collect::<Result<Vec<SystemModel>>>()?,
             evaluations,
         })
@@ -201,7 +205,11 @@ impl AdvisorModel {
     pub fn equal_rule(&self) -> Option<&str> {
         let is_ours = |evaluation: &&MethodEvaluation| evaluation.name == self.method.words();
         let ours = self.evaluations.iter().find(is_ours)?.score;
-        let rules = self.evaluations.iter().filter(|evaluation| evaluation.error_factor.is_none());
+        // A rule for a system that ran only some of the cases cannot be compared.
+        let is_rule = |evaluation: &&MethodEvaluation| {
+            evaluation.error_factor.is_none() && evaluation.score.cases == ours.cases
+        };
+        let rules = self.evaluations.iter().filter(is_rule);
         let regret = |rule: &MethodEvaluation| rule.score.mean_regret;
         let best = rules.min_by(|left, right| regret(left).total_cmp(&regret(right)))?;
         (ours.cases > 0 && regret(best) <= ours.mean_regret).then_some(&best.name)
@@ -293,11 +301,23 @@ fn system_model(
             .map(|index| quantile_of_sorted(errors, share(index)))
             .collect(),
         ranges: LETTERS.iter().map(range).collect(),
-        target: match rows.iter().all(|row| row.target == rows[0].target) {
-            true => rows[0].target.clone(),
-            false => String::new(),
-        },
+        target: String::new(),
     })
+}
+
+/// The target of each system whose rows have one and the same, and are of no emulated storage.
+fn targets(observations: &[Observation]) -> BTreeMap<&str, String> {
+    let mut targets: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
+    for row in observations {
+        let is_real = row.emulated == EmulatedVariables::default();
+        let target = if is_real { row.target.as_str() } else { "" };
+        targets.entry(&row.system).or_default().insert(target);
+    }
+    let only = |of: BTreeSet<&str>| match of.len() {
+        1 => of.first().map_or(String::new(), |target| (*target).to_owned()),
+        _ => String::new(),
+    };
+    targets.into_iter().map(|(system, of)| (system, only(of))).collect()
 }
 
 /// The rows without repetitions, in one order whatever that of `observations`: samples are drawn by

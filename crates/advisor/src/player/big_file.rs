@@ -63,8 +63,7 @@ impl BigFileTarget {
     /// True if `directory` has the data of a replay on big files.
     #[must_use]
     pub fn has_data(directory: &Path) -> bool {
-        directory.join(MARKER).symlink_metadata().is_ok()
-            || has_new_marker(directory).unwrap_or(false)
+        directory.join(MARKER).symlink_metadata().is_ok() || has_new_marker(directory)
     }
 
     /// The names in the directory.
@@ -124,9 +123,9 @@ fn is_traced_file(name: &str, files: Option<u32>) -> bool {
 }
 
 /// True if `directory` has a marker that is not durable yet, or a part of one.
-fn has_new_marker(directory: &Path) -> Result<bool> {
-    let marker = read_marker(&directory.join(NEW_MARKER))?;
-    Ok(marker.is_some_and(|marker| is_marker_part(&marker)))
+fn has_new_marker(directory: &Path) -> bool {
+    let marker = read_marker(&directory.join(NEW_MARKER)).ok().flatten();
+    marker.is_some_and(|marker| is_marker_part(&marker))
 }
 
 /// The bytes of the marker at `path`, if there is a file.
@@ -194,7 +193,7 @@ impl ReplayTarget for BigFileTarget {
     fn load(&self, plan: &ReplayPlan) -> Result<()> {
         std::fs::create_dir_all(&self.directory).map_err(failed(&self.directory))?;
         self.lock.take()?;
-        let own = if has_new_marker(&self.directory)? { NEW_MARKER } else { "" };
+        let own = if has_new_marker(&self.directory) { NEW_MARKER } else { "" };
         if self.names()?.iter().any(|name| name != own) {
             let what = "has other files; name a new or an empty directory";
             let what = format!("{} {what}", self.directory.display());
@@ -220,7 +219,7 @@ impl ReplayTarget for BigFileTarget {
 
     fn clear(&self) -> Result<()> {
         let loaded = self.load_state()?.data();
-        let has_new_marker = has_new_marker(&self.directory)?;
+        let has_new_marker = has_new_marker(&self.directory);
         if loaded.is_none() && !has_new_marker {
             let what = format!("{} has no data of a replay", self.directory.display());
             return Err(Error::new(Kind::NotFound, what));

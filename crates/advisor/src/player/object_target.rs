@@ -26,7 +26,7 @@ const OWNER_RANK: u32 = 0;
 /// Objects of a service.
 pub struct ObjectTarget {
     backend: Box<dyn Backend>,
-    /// That of small files.
+    /// The lock of the directory, if the objects are small files.
     lock: Option<DirectoryLock>,
 }
 
@@ -176,12 +176,16 @@ impl ReplayTarget for ObjectTarget {
     }
 
     fn clear(&self) -> Result<()> {
-        // Fails for a working set that is not a replay's.
-        if self.load_state()? == LoadState::Absent {
-            let what = format!("{} has no data of a replay", self.backend.target());
-            return Err(Error::new(Kind::NotFound, what));
-        }
-        self.backend.clear()?;
+        // Fails for a working set that is not a replay's. Without a marker the backend may still have
+        // what a kill has left.
+        let state = self.load_state()?;
+        self.backend.clear().map_err(|error| match (state, error.kind()) {
+            (LoadState::Absent, Kind::NotFound) => {
+                let what = format!("{} has no data of a replay", self.backend.target());
+                Error::new(Kind::NotFound, what)
+            }
+            _ => error,
+        })?;
         self.lock.iter().for_each(DirectoryLock::release);
         self.backend.finish(false)
     }

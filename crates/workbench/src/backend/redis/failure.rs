@@ -72,5 +72,12 @@ mod tests {
         let error = failed(&refused, "redis://host/0/rank-0/set-0/object-1");
         assert_eq!(error.kind(), Kind::Unavailable, "{error}");
         assert!(error.context().starts_with("redis://host/0/rank-0/set-0/object-1: "));
+        let locked = redis::parse_redis_value(b"-NOAUTH Authentication required.\r\n");
+        let locked = locked.and_then(redis::Value::extract_error).expect_err("an error");
+        let error = failed(&locked, "redis://host/0");
+        assert_eq!(error.kind(), Kind::Denied, "{error}");
+        let said =
+            "redis://host/0: the server says NOAUTH Authentication required; set REDIS_PASSWORD";
+        assert!(error.context().starts_with(said), "{error}");
     }
 }

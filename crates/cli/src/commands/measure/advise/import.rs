@@ -90,7 +90,8 @@ impl AdviseImport {
             usage::exit("several logs make no trace; import each, and then their traces");
         }
         // A trace may be replaced by a selection of itself.
-        let output = self.output.iter().filter(|_| !matches!(source, LogSource::Traces));
+        let is_selection = matches!(source, LogSource::Traces) && self.logs.len() == 1;
+        let output = self.output.iter().filter(|_| !is_selection);
         for output in output.chain(&self.features) {
             check_is_not_read(output, self.logs.iter().map(PathBuf::as_path));
         }

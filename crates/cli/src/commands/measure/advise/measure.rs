@@ -2,12 +2,12 @@
 //! `esker advise measure`: a design of experiments on storage systems.
 
 use std::fs::File;
-use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use clap::builder::PossibleValuesParser;
 use clap::{Args, ValueEnum};
+use esker_advisor::advice::application_change::STORE_OPTION;
 use esker_advisor::features::StorageConfiguration;
 use esker_advisor::measure::{
     ExperimentDesign, MeasureOptions, MeasureSummary, MeasuredSystem, measure,
@@ -17,8 +17,8 @@ use esker_advisor::parquet_table::PARQUET_MAGIC;
 use esker_advisor::pattern::TracePattern;
 use esker_base::clock::SystemClock;
 
-use esker_base::{Result, shell_word, without_password};
-use esker_workbench::backend::MPI_IO_PREFIX;
+use esker_base::{Result, without_password};
+use esker_workbench::backend::{DRIVER_PREFIX, MPI_IO_PREFIX};
 use serde_json::json;
 
 use super::model::read_file;
@@ -299,21 +299,52 @@ fn is_name(name: &str) -> bool {
     !name.is_empty() && name.trim() == name && !name.contains(char::is_control)
 }
 
-/// What rows say of a target: the arguments of `esker advise replay` for it, which are the same for the
-/// same storage wherever the command runs.
+/// The target in rows: what `esker advise replay` takes, the same for the same storage wherever the
+/// command runs, without passwords.
 fn shown_target(context: &CommandContext, target: &str) -> String {
     let prefixes = [SMALL_FILES_PREFIX, MPI_IO_PREFIX];
     let prefix = prefixes.into_iter().find(|prefix| target.starts_with(prefix)).unwrap_or("");
-    let place = &target[prefix.len()..];
-    let shown = if target::is_directory(place) {
-        let path = std::path::absolute(place).unwrap_or_else(|_| place.into());
-        shell_word(path.as_os_str().as_bytes())
-    } else {
-        let url = |text| shell_word(without_password(text).as_bytes());
-        match context.given_store().filter(|_| is_in_store(place)) {
-            Some(store) => format!("{} --store {}", url(place), url(store)),
-            None => url(place),
+    let shown = format!("{prefix}{}", shown_place(&target[prefix.len()..]));
+    match context.given_store().filter(|_| is_in_store(target)) {
+        Some(store) => format!("{shown}{STORE_OPTION}{}", shown_url(store)),
+        None => shown,
+    }
+}
+
+fn shown_place(place: &str) -> String {
+    if target::is_directory(place) {
+        return absolute(place);
+    }
+    if let Some(url) = place.strip_prefix("store:") {
+        return format!("store:{}", shown_url(url));
+    }
+    let Some(driver) = place.strip_prefix(DRIVER_PREFIX) else { return without_password(place) };
+    let (paths, options) = driver.find('?').map_or((driver, ""), |at| driver.split_at(at));
+    match paths.rsplit_once(':') {
+        Some((library, directory)) => {
+            format!("{DRIVER_PREFIX}{}:{}{options}", absolute(library), absolute(directory))
         }
+        None => place.to_owned(),
+    }
+}
+
+/// A URL of a store, or its path.
+fn shown_url(url: &str) -> String {
+    match url.contains("://") || url.starts_with("memory:") {
+        true => without_password(url),
+        false => absolute(url),
+    }
+}
+
+/// The path without symbolic links above its last name, and without control characters, which rows do
+/// not keep.
+fn absolute(path: &str) -> String {
+    let path = std::path::absolute(path).unwrap_or_else(|_| path.into());
+    let path: PathBuf = path.components().collect();
+    let real = match (path.parent().and_then(|parent| parent.canonicalize().ok()), path.file_name())
+    {
+        (Some(parent), Some(name)) => parent.join(name),
+        _ => path,
     };
-    format!("{prefix}{shown}")
+    real.to_string_lossy().replace(char::is_control, "?")
 }

@@ -51,6 +51,7 @@ impl AdviseModel {
         let rows = if self.simulated { dataset(SEED) } else { read_rows(&self.rows)? };
         let model = AdvisorModel::fit(&rows)?;
         write_output(&self.to, model.to_json().as_bytes())?;
+        interrupt::advise("the model is written".to_owned());
         if context.out.is_json() {
             return context.out.json(json!({
                 "method": model.method,

@@ -72,11 +72,15 @@ mod with_mpi {
             let mut is_own = false;
             if is_first {
                 is_own = replay.prepare(None, &target, &plan)?;
-                replay.drop_caches(&target)?;
             }
-            transport.barrier()?;
-            let pacing = replay.pacing();
-            let measured = replay_in_job(&target, &plan, pacing, &SystemClock, transport);
+            let mut measure = || {
+                if is_first {
+                    replay.drop_caches(&target)?;
+                }
+                transport.barrier()?;
+                replay_in_job(&target, &plan, replay.pacing(), &SystemClock, transport)
+            };
+            let measured = measure();
             match is_first {
                 true => replay.finish(None, &target, measured, is_own),
                 false => measured,

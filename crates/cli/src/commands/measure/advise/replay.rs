@@ -116,7 +116,8 @@ impl TraceReplayArguments {
     /// True if the directory of `target` has small files instead of big ones, or the reverse.
     fn has_other_files(&self, target: &dyn ReplayTarget) -> bool {
         let directory = target.target();
-        let directory = Path::new(&directory);
+        let directory = directory.strip_prefix(MPI_IO_PREFIX).unwrap_or(&directory);
+        let directory = Path::new(directory);
         if !directory.is_dir() {
             return false;
         }
@@ -377,7 +378,7 @@ impl AdviseReplay {
     }
 
     /// Removes the data, or keeps it: for later replays, to look for what was read wrong, and if the
-    /// replay failed and the data is not its own.
+    /// replay failed and the data is not its own. `is_own` is true if this command loaded it.
     pub(super) fn finish<T>(
         &self,
         store: Option<&str>,
@@ -385,25 +386,30 @@ impl AdviseReplay {
         measured: Result<T>,
         is_own: bool,
     ) -> Result<T> {
-        if let Err(error) = &measured
-            && (error.kind() == Kind::Corrupt || !is_own)
-            && !is_memory(&self.replay.target)
-        {
-            target.finish(true)?;
-            let cleanup = cleanup_command(store, &target.target());
-            let what = format!("{}; the data stays, and `{cleanup}` removes it", error.context());
-            return Err(Error::new(error.kind(), what));
-        }
-        if self.keep {
-            target.finish(true)?;
-            return measured;
-        }
-        let cleared = target.clear();
-        // Its error may be a consequence of that of the replay.
-        let measured = measured?;
-        cleared?;
-        interrupt::advise("the data was removed, and the result not yet printed".to_owned());
-        Ok(measured)
+        let is_wrong = measured.as_ref().is_err_and(|error| error.kind() == Kind::Corrupt);
+        let has_failed = measured.is_err();
+        let is_kept =
+            !is_memory(&self.replay.target) && (self.keep || is_wrong || has_failed && !is_own);
+        let left = match is_kept {
+            // A replay that failed changes nothing in a snapshot that was there before.
+            true => target.finish(is_own || !has_failed),
+            false => target.clear(),
+        };
+        let error = match (measured, left) {
+            (Ok(measured), Ok(())) => {
+                if !is_kept {
+                    let removed = "the data was removed, and the result not yet printed";
+                    interrupt::advise(removed.to_owned());
+                }
+                return Ok(measured);
+            }
+            (Ok(_), Err(error)) => return Err(error),
+            (Err(error), Ok(())) if !is_kept => return Err(error),
+            (Err(error), _) => error,
+        };
+        let cleanup = cleanup_command(store, &target.target());
+        let what = format!("{}; the data stays, and `{cleanup}` removes it", error.context());
+        Err(Error::new(error.kind(), what))
     }
 
     /// Drops caches, before the replay.

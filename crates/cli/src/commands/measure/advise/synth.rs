@@ -44,8 +44,8 @@ pub struct PatternArguments {
     /// Requests of each rank
     #[arg(short = 'n', long, default_value_t = 1_000, value_name = "N")]
     requests: u64,
-    /// R: bytes of each rank, instead of -n. The last request has what is left; patterns whose requests
-    /// differ end with a whole loop before
+    /// R: bytes of each rank, instead of -n. The last request has the rest; patterns whose requests differ
+    /// end with their last whole loop, and have at least one
     #[arg(short = 'R', long, conflicts_with = "requests", value_name = "SIZE",
           value_parser = crate::quantity::bytes)]
     input: Option<u64>,
