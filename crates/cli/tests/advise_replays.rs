@@ -78,7 +78,7 @@ fn data_that_a_replay_did_not_make_stays() {
     assert!(said.contains(expected), "{said}");
     let measure = ["advise", "measure", "m.csv", "--system", "f=small:ld", "--pattern", "hpio"];
     let said = esker.fails(4, [&measure[..], &["-R", "4K", "-r", "1K", "--repeat", "1"]].concat());
-    assert!(said.contains("ld has data of a replay that was kept"), "{said}");
+    assert!(said.contains("ld has the data of a replay"), "{said}");
     esker.ok(["advise", "cleanup", "small:ld"]);
     assert!(!esker.path("ld").exists());
     let measured = esker.ok([&measure[..], &["-R", "4K", "-r", "1K", "--repeat", "1"]].concat());
