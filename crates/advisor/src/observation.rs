@@ -25,6 +25,9 @@ pub const RATE_MIN: f64 = 1e-20;
 /// The greatest.
 pub const RATE_MAX: f64 = 1e40;
 
+/// Stands between a target in a store of Esker and the store.
+pub const STORE_OPTION: &str = " --store ";
+
 /// The order of a process's requests in its file (a).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -189,8 +192,8 @@ pub struct Observation {
     pub emulated: EmulatedVariables,
     /// Whether it read or wrote, if this is known.
     pub transfers: Option<TransferKind>,
-    /// What was measured under the name of the system, as a command takes it, without passwords:
-    /// `/scratch/m`. Empty where it is unknown.
+    /// The target of `esker advise replay` that the name of the system stands for, without passwords:
+    /// `/scratch/m`, or `esker:NAME` and the store behind [`STORE_OPTION`]. Empty where it is unknown.
     pub target: String,
 }
 

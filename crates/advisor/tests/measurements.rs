@@ -273,8 +273,8 @@ fn a_measurement_goes_on_after_a_run_that_was_killed() {
     let size = design().cases().expect("valid")[0].size;
     let (trace, _) = write_pattern(TracePattern::Hpio, &size, Vec::new()).expect("a trace");
     let reader = TraceReader::open(&trace[..], "trace").expect("a trace");
-    let options = PlanOptions { is_measured: true, ..PlanOptions::default() };
-    let plan = ReplayPlan::read(&reader, options).expect("a plan");
+    let plan = ReplayPlan::read(&reader, PlanOptions::default()).expect("a plan");
+    let plan = ReplayPlan { is_measured: true, ..plan };
     for system in systems(directory.path()) {
         (system.open)().expect("opened").load(&plan).expect("loaded");
     }

@@ -76,6 +76,18 @@ fn the_order_of_rows_does_not_matter() {
     assert_eq!(AdvisorModel::fit(&rows).expect("a model"), model);
 }
 
+/// Symptom: rows of two storages under one name were averaged.
+#[test]
+fn rows_of_one_system_are_of_one_target() {
+    let mut rows = dataset(SEED);
+    rows[0].target = "/a".to_owned();
+    let row = Observation { target: "/b".to_owned(), ..rows[0].clone() };
+    rows.push(row);
+    let error = AdvisorModel::fit(&rows).expect_err("two storages");
+    assert_eq!(error.kind(), Kind::Invalid);
+    assert!(error.context().contains("are of /a and of /b"), "{error}");
+}
+
 /// Symptom: a model that decided worse than always taking the file system gave firm advice.
 #[test]
 fn a_model_that_is_no_better_than_a_rule_says_so() {

@@ -52,7 +52,8 @@ fn the_written_table_has_the_documented_header_and_values() {
         "workload,case,system,kind,repetition,servers,metadata_servers,clients,access_pattern,\
          gap_bytes,request_bytes,processes,input_bytes,device,unaligned_bytes,metadata_operations,\
          time_us,emulated,transfers,target\n\
-         hpio,hpio-32,orangefs,1,0,4,4,8,1,0,262144,32,67108864,2,0,768,16520531,device+time,read,/mnt/orangefs\n"
+         hpio,hpio-32,orangefs,1,0,4,4,8,1,0,262144,32,67108864,2,0,768,16520531,\
+         device+time,read,/mnt/orangefs\n"
     );
 }
 

@@ -140,8 +140,10 @@ pub fn check_is_not_read<'a>(output: &Path, inputs: impl IntoIterator<Item = &'a
         let found = path.metadata().ok().filter(|found| found.is_file())?;
         Some((found.dev(), found.ino()))
     };
-    let Some(written) = identity(output) else { return };
-    if let Some(input) = inputs.into_iter().find(|input| identity(input) == Some(written)) {
+    let written = identity(output);
+    // The files may not be there yet.
+    let is_it = |input: &&Path| *input == output || written.is_some() && identity(input) == written;
+    if let Some(input) = inputs.into_iter().find(is_it) {
         let (output, input) = (output.display(), input.display());
         usage::exit(format!("{output} would replace {input}, which is read: name another file"));
     }

@@ -56,7 +56,7 @@ pub fn text(advice: &StorageAdvice, features: &TraceFeatures, name: &str) -> Str
     out
 }
 
-/// What makes the advice unsafe.
+/// The reasons for which the advice is unsafe.
 #[must_use]
 pub fn cautions(advice: &StorageAdvice) -> Vec<String> {
     let transfers = advice.unmeasured_transfers.map(|kind| {

@@ -10,7 +10,7 @@ use serde::Serialize;
 
 use crate::features::{STRIPE_BYTES_DEFAULT, TraceFeatures};
 use crate::model::advisor_model::{AdvisorModel, SystemModel};
-use crate::observation::{AccessPattern, IoVariables, StorageKind};
+use crate::observation::{AccessPattern, IoVariables, STORE_OPTION, StorageKind};
 use crate::pattern::{PatternSize, TracePattern};
 
 /// The request that aggregation aims at.
@@ -18,9 +18,6 @@ const AGGREGATED_BYTES: u64 = 1 << 20;
 
 /// The predicted gain below which a change is not worth a line.
 pub const GAIN_MIN: f64 = 0.05;
-
-/// Between a target in a store of Esker and the store, in rows.
-pub const STORE_OPTION: &str = " --store ";
 
 /// Operations of a process that opens and closes one file.
 const ONE_FILE_OPERATIONS: u64 = 2;

@@ -4,7 +4,8 @@
 //! A design has all combinations of the factors, without those that differ only in a factor that
 //! the pattern does not have. All cases run once, then once again, and so on, each time in a random
 //! order that a seed gives: slow changes of the machine do not look like an effect of a factor, and
-//! an interrupted measurement has whole repetitions, and goes on in the same order. Source: Kougkas et al. 2016, §5.1 and §5.2.1 (each case five times).
+//! an interrupted measurement has whole repetitions, and goes on in the same order. Source: Kougkas
+//! et al. 2016, §5.1 and §5.2.1 (each case five times).
 
 use std::collections::BTreeSet;
 

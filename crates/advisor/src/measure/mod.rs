@@ -134,8 +134,8 @@ fn observe(
     let reader = TraceReader::open(&trace[..], "the trace of a pattern")?;
     let features = features(&reader, STRIPE_BYTES_DEFAULT)?;
     let variables = features.variables(&case.storage)?;
-    let options = PlanOptions { is_measured: true, ..PlanOptions::default() };
-    let plan = ReplayPlan::read(&reader, options)?;
+    let plan = ReplayPlan::read(&reader, PlanOptions::default())?;
+    let plan = ReplayPlan { is_measured: true, ..plan };
     let opened = open_empty(system)?;
     let target: Box<dyn ReplayTarget + '_> = match case.is_emulated {
         true => Box::new(EmulatedTarget::new(opened, case.storage, clock, processors)),

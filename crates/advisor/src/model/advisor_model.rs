@@ -52,7 +52,7 @@ pub struct SystemModel {
     pub error_quantiles: Vec<f64>,
     /// The least and the greatest value of each variable, by the order of [`LETTERS`].
     pub ranges: Vec<[f64; 2]>,
-    /// What was measured, as `esker advise replay` takes it; empty if it is unknown or differs.
+    /// The target of `esker advise replay` that was measured; empty if it is unknown or was emulated.
     #[serde(default)]
     pub target: String,
 }
@@ -158,9 +158,10 @@ impl AdvisorModel {
     /// on two systems there is no regret.
     ///
     /// # Errors
-    /// `Invalid` if there are too few rows or families, or a rate does not vary.
+    /// `Invalid` if there are too few rows or families, a rate does not vary, or rows of one system
+    /// are of two targets.
     pub fn fit(observations: &[Observation]) -> Result<Self> {
-        let targets = targets(observations);
+        let targets = targets(observations)?;
         let observations = in_order(observations);
         let mut results = PredictionMethod::ALL
             .into_iter()
@@ -191,8 +192,8 @@ impl AdvisorModel {
             systems: systems(&observations)
                 .into_iter()
                 .map(|(system, kind)| {
-                    let target = targets.get(system.as_str()).cloned().unwrap_or_default();
-                    Ok(SystemModel { target, ..system_model(best, &system, kind, &observations)? })
+                    let target = targets.get(system.as_str()).copied().unwrap_or_default();
+                    system_model(best, &system, kind, target, &observations)
                 })
                 .collect::<Result<Vec<SystemModel>>>()?,
             evaluations,
@@ -281,6 +282,7 @@ fn system_model(
     best: &ValidationResult,
     system: &str,
     kind: StorageKind,
+    target: &str,
     observations: &[Observation],
 ) -> Result<SystemModel> {
     let rows: Vec<&Observation> = observations.iter().filter(|row| row.system == system).collect();
@@ -301,23 +303,31 @@ fn system_model(
             .map(|index| quantile_of_sorted(errors, share(index)))
             .collect(),
         ranges: LETTERS.iter().map(range).collect(),
-        target: String::new(),
+        // A command on the real storage does not try the one that was emulated.
+        target: match rows.iter().all(|row| row.emulated == EmulatedVariables::default()) {
+            true => target.to_owned(),
+            false => String::new(),
+        },
     })
 }
 
-/// The target of each system whose rows have one and the same, and are of no emulated storage.
-fn targets(observations: &[Observation]) -> BTreeMap<&str, String> {
-    let mut targets: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
-    for row in observations {
-        let is_real = row.emulated == EmulatedVariables::default();
-        let target = if is_real { row.target.as_str() } else { "" };
-        targets.entry(&row.system).or_default().insert(target);
+/// The target of each system, as far as rows name it.
+///
+/// # Errors
+/// `Invalid` if rows of one system are of two.
+fn targets(observations: &[Observation]) -> Result<BTreeMap<&str, &str>> {
+    let mut targets: BTreeMap<&str, &str> = BTreeMap::new();
+    for row in observations.iter().filter(|row| !row.target.is_empty()) {
+        let target = *targets.entry(&row.system).or_insert(&row.target);
+        if target != row.target {
+            let (system, other) = (&row.system, &row.target);
+            let what = format!(
+                "rows of {system} are of {target} and of {other}: give these systems two names"
+            );
+            return Err(Error::new(Kind::Invalid, what));
+        }
     }
-    let only = |of: BTreeSet<&str>| match of.len() {
-        1 => of.first().map_or(String::new(), |target| (*target).to_owned()),
-        _ => String::new(),
-    };
-    targets.into_iter().map(|(system, of)| (system, only(of))).collect()
+    Ok(targets)
 }
 
 /// The rows without repetitions, in one order whatever that of `observations`: samples are drawn by
@@ -326,12 +336,11 @@ fn in_order(observations: &[Observation]) -> Vec<Observation> {
     fn key(row: &Observation) -> (&str, &str, &str, u32) {
         (&row.workload, &row.case, &row.system, row.repetition)
     }
-    let mut sorted: Vec<&Observation> = observations.iter().collect();
+    let mut sorted = observations.to_vec();
     sorted.sort_by(|left, right| {
         let time = left.microseconds.total_cmp(&right.microseconds);
         key(left).cmp(&key(right)).then(time)
     });
-    let sorted: Vec<Observation> = sorted.into_iter().cloned().collect();
     mean_of_repetitions(&sorted)
 }
 

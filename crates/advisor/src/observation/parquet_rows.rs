@@ -60,8 +60,8 @@ pub fn write_parquet_rows<W: Write + Send>(
 /// Reads the observations of `table`, which errors name `object`.
 ///
 /// # Errors
-/// `TooLarge` if there are more than ten million, or over a gibibyte of text; `Corrupt`, with the row, if a column is missing or
-/// a field is not a value of its column; as the file system answers.
+/// `TooLarge` if there are more than ten million, or over a gibibyte of text; `Corrupt`, with the
+/// row, if a column is missing or a field is not a value of its column; as the file system answers.
 pub fn read_parquet_rows(table: &ParquetTable, object: &str) -> Result<Vec<Observation>> {
     let mut observations = Vec::new();
     let columns: Vec<&str> = COLUMNS

@@ -40,8 +40,9 @@ impl ObjectTarget {
             let what = "a replay needs objects that it can read after they were loaded";
             return Err(Error::new(Kind::Unsupported, format!("{}: {what}", backend.target())));
         }
-        let is_directory = backend.kind() == "posix";
-        let lock = is_directory.then(|| DirectoryLock::new(Path::new(&backend.target())));
+        // A database has a lock of its own.
+        let directory = backend.directory().filter(|_| backend.kind() == "posix");
+        let lock = directory.map(DirectoryLock::new);
         Ok(Self { backend, lock })
     }
 

@@ -63,8 +63,6 @@ pub struct ReplayFile {
 pub struct PlanOptions {
     /// True if writes are replayed as reads, as in the paper.
     pub writes_as_reads: bool,
-    /// True for a run of a measurement: the next run may remove what this one leaves.
-    pub is_measured: bool,
 }
 
 /// The calls of all ranks.
@@ -86,7 +84,7 @@ pub struct ReplayPlan {
     pub span_ns: u64,
     /// The largest request.
     pub request_bytes_max: u64,
-    /// [`PlanOptions::is_measured`].
+    /// True for a run of a measurement: the next run may remove data that this one leaves.
     pub is_measured: bool,
 }
 
@@ -122,8 +120,7 @@ impl ReplayPlan {
         trace.for_each(ColumnSelection::Accesses, |batch| {
             batch.records().try_for_each(|record| builder.add(&record))
         })?;
-        let plan = builder.finish(|file| trace.path(file).to_owned())?;
-        Ok(Self { is_measured: options.is_measured, ..plan })
+        builder.finish(|file| trace.path(file).to_owned())
     }
 }
 

@@ -3,20 +3,18 @@
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use clap::builder::PossibleValuesParser;
 use clap::{Args, ValueEnum};
-use esker_advisor::advice::application_change::STORE_OPTION;
 use esker_advisor::features::StorageConfiguration;
 use esker_advisor::measure::{
     ExperimentDesign, MeasureOptions, MeasureSummary, MeasuredSystem, measure,
 };
-use esker_advisor::observation::{Observation, StorageDevice, write_parquet_rows};
+use esker_advisor::observation::{Observation, STORE_OPTION, StorageDevice, write_parquet_rows};
 use esker_advisor::parquet_table::PARQUET_MAGIC;
 use esker_advisor::pattern::TracePattern;
 use esker_base::clock::SystemClock;
-
 use esker_base::{Result, without_password};
 use esker_workbench::backend::{DRIVER_PREFIX, MPI_IO_PREFIX};
 use serde_json::json;
@@ -53,8 +51,9 @@ const EMULATED_MAX: i64 = 1_024;
 /// Measure a design of experiments, as rows of CSV and Parquet
 ///
 /// All combinations of the patterns, request sizes, gaps, shifts and processes run on all systems in
-/// random order, and then again (--repeat). A row is durable before the next run begins; the same command again
-/// goes on where the last one ended. Replays are as fast as possible, with caches dropped before.
+/// random order, and then again (--repeat). A row is durable before the next run begins; the same
+/// command again goes on where the last one ended. Replays are as fast as possible, with caches dropped
+/// before.
 ///
 /// With --emulate-… each call takes at least as long as on that many servers, metadata servers and
 /// nodes with such devices would take, and the rows say so.
@@ -242,12 +241,8 @@ impl AdviseMeasure {
                 "the rows are continued as CSV, and this file is Parquet: name another one",
             );
         }
-        let Some(parquet) = self.parquet.as_deref() else { return };
-        check_is_not_read(parquet, [self.rows.as_path()]);
-        // The rows may not be there yet.
-        let real = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_owned());
-        if real(parquet) == real(&self.rows) {
-            usage::exit("--parquet would replace the rows: name another file");
+        if let Some(parquet) = &self.parquet {
+            check_is_not_read(parquet, [self.rows.as_path()]);
         }
     }
 }

@@ -75,7 +75,7 @@ impl TraceReplayArguments {
 
     /// The calls of the trace.
     pub(super) fn plan(&self) -> Result<ReplayPlan> {
-        let options = PlanOptions { writes_as_reads: self.as_reads, is_measured: false };
+        let options = PlanOptions { writes_as_reads: self.as_reads };
         ReplayPlan::read(&open_trace(&self.trace)?, options)
             .map_err(|error| error.within(self.trace.display()))
     }

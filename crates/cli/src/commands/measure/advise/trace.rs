@@ -122,8 +122,8 @@ fn import(
     if summary.processes == 0 {
         let what = format!(
             "{} did not load the library that records calls, as static and set-user-id programs do \
-             not, and those of AddressSanitizer without ASAN_OPTIONS=verify_asan_link_order=0; `strace -f -ttt -T -y -s 0 -o LOG` and `esker advise \
-             import LOG` trace it",
+             not, and those of AddressSanitizer without ASAN_OPTIONS=verify_asan_link_order=0; \
+             `strace -f -ttt -T -y -s 0 -o LOG` and `esker advise import LOG` trace it",
             calls.log
         );
         return Err(Error::new(Kind::Unsupported, what));
