@@ -2,6 +2,7 @@
 //! Compositions: stacks of sets that changed one file of a common base independently, sessions
 //! above them, and squashes of them.
 
+use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 
 use esker_base::Kind;
@@ -15,7 +16,10 @@ use esker_fs::session::Session;
 use esker_fs::stack::identity::Identity;
 use esker_fs::stack::namespace::{FollowLinks, Namespace};
 use esker_fs::traversal::diff::diff;
-use esker_fs::traversal::walk::{WalkNext, WalkOrder, WalkStep};
+use esker_fs::traversal::export::ExportOptions;
+use esker_fs::traversal::tally::TransferTally;
+use esker_fs::traversal::usage::TreeUsage;
+use esker_fs::traversal::walk::{VisitedEntry, WalkNext, WalkOrder, WalkStep};
 use esker_table::manifest::SetId;
 
 use crate::gc::{eager, options};
@@ -296,6 +300,40 @@ fn names_of_two_branches_do_not_end_with_the_count_of_one() {
         assert_eq!(stat(&open(&repository, &[squashed]), "/h").nlink, 1);
         assert_sound(&repository);
     }
+}
+
+/// Symptom: a file with two names and a link count of one, which a stack of branches can show, was
+/// exported as two files, and counted twice by `du`.
+/// Cause: only files of a higher count were taken for files with several names.
+/// Fix: the record of a name says whether there may be others.
+#[test]
+fn a_file_with_a_count_that_is_too_low_is_exported_once() {
+    let repository = repository();
+    let base = base(&repository);
+    let linked = set(&repository, &[base], |session| link(session, b"f", b"g"));
+    let fewer = set(&repository, &[linked], |session| {
+        session.unlink(session.root(), b"g").expect("unlink");
+    });
+    let more = set(&repository, &[linked], |session| link(session, b"f", b"h"));
+    let namespace = open(&repository, &[fewer, more]);
+    let counts = ["/f", "/h"].map(|path| stat(&namespace, path).nlink);
+    assert_eq!(counts, [1, 1], "this stack has no count that is too low any more");
+
+    let target = tempfile::tempdir().expect("a directory");
+    let target = target.path().join("out");
+    let tally = TransferTally::default();
+    namespace.export(b"/", &target, &ExportOptions::default(), &tally).expect("export");
+    let numbers = ["f", "h"]
+        .map(|name| std::fs::metadata(target.join(name)).expect("an exported file").ino());
+    assert_eq!(numbers[0], numbers[1]);
+
+    let mut bytes = 0;
+    let mut show = |visit: &VisitedEntry, usage: TreeUsage| {
+        bytes = if visit.depth == 0 { usage.bytes } else { bytes };
+        Ok(())
+    };
+    namespace.usage(b"/", &mut show, &mut |_, error| panic!("{error}")).expect("usage");
+    assert_eq!(bytes, FILE_BYTES as u64);
 }
 
 /// Symptom: a file of which one set removed all names, and to which another gave one more, read as

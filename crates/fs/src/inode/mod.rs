@@ -197,6 +197,16 @@ pub struct Inode {
     pub xattrs: Vec<u8>,
 }
 
+/// The error for the record of `name` in which `what` is wrong. Out of line: the code of listings
+/// stays small.
+#[cold]
+#[inline(never)]
+fn damage(name: &[u8], what: &str) -> Error {
+    let name = String::from_utf8_lossy(name);
+    let context = format!("inode record of {name:?}: {what}; run `esker verify`");
+    Error::new(Kind::Corrupt, context)
+}
+
 /// Permission bits with set-id and sticky bits.
 const MODE_MAX: u64 = 0o7777;
 /// The number that means "no change" when setting a user or group: no user or group has it.
@@ -362,13 +372,7 @@ impl Inode {
     #[inline(always)]
     fn of_columns(columns: &impl InodeColumns) -> Result<Self> {
         use column as c;
-        let wrong = |what: &str| {
-            let name = String::from_utf8_lossy(columns.string(c::NAME));
-            Error::new(
-                Kind::Corrupt,
-                format!("inode record of {name:?}: {what}; run `esker verify`"),
-            )
-        };
+        let wrong = |what: &str| damage(columns.string(c::NAME), what);
         let entry =
             NameKind::of_number(columns.int(c::ENTRY)).ok_or_else(|| wrong("unknown entry"))?;
         let small =

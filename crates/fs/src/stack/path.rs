@@ -23,36 +23,34 @@ pub fn show(bytes: &[u8]) -> String {
 /// or a zero byte.
 #[inline]
 pub fn check_name(name: &[u8]) -> Result<()> {
-    if name.len() > NAME_BYTES_MAX {
-        let context = format!(
-            "{}…: a name of {} bytes; at most {NAME_BYTES_MAX} are possible",
-            show(&name[..32]),
-            name.len()
-        );
-        return Err(Error::new(Kind::TooLarge, context));
+    match is_name_without_separators(name) && !has_separators(name) {
+        true => Ok(()),
+        false => Err(refusal(name)),
     }
-    let is_reserved = name.len() <= 2 && matches!(name, b"" | b"." | b"..");
-    if !is_reserved && !has_slash_or_zero(name) {
-        return Ok(());
-    }
-    Err(Error::new(Kind::Invalid, format!("{:?} cannot be a file's name", show(name))))
 }
 
-/// True if `name` contains a slash or a zero byte. Listings check every entry, so this reads eight
-/// bytes at a time; the last eight may overlap.
+/// True if `name`, which has neither slashes nor zero bytes, can name a file in a directory.
 #[inline]
-fn has_slash_or_zero(name: &[u8]) -> bool {
-    const ONES: u64 = u64::from_le_bytes([1; 8]);
-    const SLASHES: u64 = u64::from_le_bytes([b'/'; 8]);
-    let has_zero = |word: u64| word.wrapping_sub(ONES) & !word & (ONES << 7) != 0;
-    let matches = |eight: &[u8; 8]| {
-        let word = u64::from_le_bytes(*eight);
-        has_zero(word) || has_zero(word ^ SLASHES)
-    };
-    match name.last_chunk() {
-        Some(last) => matches(last) || name.as_chunks().0.iter().any(matches),
-        None => name.iter().any(|&byte| byte == b'/' || byte == 0),
+pub(crate) fn is_name_without_separators(name: &[u8]) -> bool {
+    name.len() <= NAME_BYTES_MAX && !(name.len() <= 2 && matches!(name, b"" | b"." | b".."))
+}
+
+/// True if `text` has a byte that ends names: a slash or a zero byte.
+#[inline]
+pub(crate) fn has_separators(text: &[u8]) -> bool {
+    memchr::memchr2(b'/', 0, text).is_some()
+}
+
+/// The error of [`check_name`] for a name that it refuses.
+#[cold]
+fn refusal(name: &[u8]) -> Error {
+    if name.len() <= NAME_BYTES_MAX {
+        return Error::new(Kind::Invalid, format!("{:?} cannot be a file's name", show(name)));
     }
+    let (start, length) = (show(&name[..32]), name.len());
+    let context =
+        format!("{start}…: a name of {length} bytes; at most {NAME_BYTES_MAX} are possible");
+    Error::new(Kind::TooLarge, context)
 }
 
 /// Returns the components of `path` without empty ones and `.`, after checking its length.

@@ -48,7 +48,7 @@ impl Namespace {
                 WalkStep::Entry(visit) => {
                     let inode = visit.inode;
                     let holds = inode.kind() == Some(FileKind::File);
-                    let first = inode.nlink == 1 || counted.insert(inode.id);
+                    let first = !visit.may_have_other_names || counted.insert(inode.id);
                     let bytes = if holds && first { inode.size } else { 0 };
                     let usage = TreeUsage { bytes, entries: 1 };
                     show(visit, usage)?;

@@ -36,9 +36,15 @@ pub struct VisitedEntry<'a> {
     pub depth: usize,
     /// Its inode, with content and extended attributes.
     pub inode: &'a Inode,
+    /// True if other names of the file may exist, whatever its link count.
+    pub may_have_other_names: bool,
 }
 
 impl<'a> VisitedEntry<'a> {
+    fn directory(path: &'a [u8], depth: usize, inode: &'a Inode) -> Self {
+        Self { path, depth, inode, may_have_other_names: false }
+    }
+
     /// The last component of its path; empty for the root.
     #[must_use]
     pub fn name(&self) -> &'a [u8] {
@@ -140,7 +146,9 @@ impl Namespace {
     ) -> Result<()> {
         let found = self.find(start, follow)?;
         let mut path = normalized(start);
-        let first = VisitedEntry { path: &path, depth: 0, inode: &found.inode };
+        let may_have_other_names = found.inode.nlink > 1;
+        let first =
+            VisitedEntry { path: &path, depth: 0, inode: &found.inode, may_have_other_names };
         if visit(WalkStep::Entry(&first))? != WalkNext::Into || !found.inode.is_directory() {
             return Ok(());
         }
@@ -159,7 +167,7 @@ impl Namespace {
                     frame.cursor = None;
                     let depth = frames.len() - 1;
                     let inode = &frames[depth].inode;
-                    let there = VisitedEntry { path: &path, depth, inode };
+                    let there = VisitedEntry::directory(&path, depth, inode);
                     if visit(WalkStep::Unreadable(&there, error))? == WalkNext::Stop {
                         return Ok(());
                     }
@@ -169,7 +177,7 @@ impl Namespace {
             let depth = frames.len();
             let Some(entry) = entry else {
                 let left = frames.pop().expect("the loop looked at it");
-                let there = VisitedEntry { path: &path, depth: depth - 1, inode: &left.inode };
+                let there = VisitedEntry::directory(&path, depth - 1, &left.inode);
                 if visit(WalkStep::Left(&there))? == WalkNext::Stop {
                     return Ok(());
                 }
@@ -179,7 +187,9 @@ impl Namespace {
                 path.push(b'/');
             }
             path.extend_from_slice(&entry.name);
-            let there = VisitedEntry { path: &path, depth, inode: &entry.inode };
+            let may_have_other_names = entry.may_have_other_names;
+            let there =
+                VisitedEntry { path: &path, depth, inode: &entry.inode, may_have_other_names };
             match visit(WalkStep::Entry(&there))? {
                 WalkNext::Stop => return Ok(()),
                 WalkNext::Into

@@ -8,6 +8,8 @@ use crate::schema::{INTS_MAX, KEY_INTS_MAX, Key, Row, STRINGS_MAX, Schema};
 /// than the rest of decoding.
 #[derive(Debug, Default)]
 pub struct DecodedBlock {
+    /// The number of contents before this one.
+    content_number: u64,
     pub(super) rows: usize,
     /// Values of the columns in which all records agree.
     pub(super) constants: [u64; INTS_MAX],
@@ -29,6 +31,7 @@ pub(super) struct DecodedStrings {
 impl DecodedBlock {
     /// Removes all records but keeps the memory.
     pub(crate) fn clear(&mut self) {
+        self.content_number += 1;
         (self.rows, self.varies) = (0, 0);
         self.ints.iter_mut().for_each(Vec::clear);
         for texts in &mut self.strings {
@@ -75,6 +78,20 @@ impl DecodedBlock {
             true => &self.ints[column],
             false => std::slice::from_ref(&self.constants[column]),
         }
+    }
+
+    /// The number of contents that this memory had before: what was found out about all records
+    /// holds as long as it stays the same.
+    #[inline]
+    #[must_use]
+    pub fn content_number(&self) -> u64 {
+        self.content_number
+    }
+
+    /// The strings of `column` of all records, one after another.
+    #[must_use]
+    pub fn all_strings(&self, column: usize) -> &[u8] {
+        &self.strings[column].text
     }
 
     /// The string of `column` at `row`; empty if the schema has no such column.

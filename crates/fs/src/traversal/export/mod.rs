@@ -330,7 +330,7 @@ impl ExportRun<'_> {
         if let Some(names) = destination.unclaimed() {
             names.claim(&name);
         }
-        if inode.nlink > 1 {
+        if visit.may_have_other_names {
             if linked.first.contains_key(&inode.id) {
                 linked.further.push((inode.id, (parent, name)));
                 return Ok(WalkNext::Into);
