@@ -17,7 +17,7 @@ use crate::stack::dir::{Dir, DirNode};
 use crate::stack::identity::READ;
 use crate::stack::layers::{DirCursors, LayerIndex, dir_of};
 use crate::stack::namespace::Namespace;
-use crate::stack::path::{check_name, has_separators, is_name_without_separators};
+use crate::stack::path::{SEPARATORS, check_name, is_name_without_separators};
 
 /// Number of the records of directories.
 const DIRECTORY: u64 = NameKind::Is(FileKind::Directory).number();
@@ -72,50 +72,18 @@ pub struct DirEntry {
     pub may_have_other_names: bool,
 }
 
-/// Whether the names in the blocks that a listing reads have separators: for the current block of
-/// each source the number of its content, and the answer. The names of a block lie one after
-/// another, and one search of them all takes a fraction of the time of a search of each.
-#[derive(Default)]
-struct SearchedNames {
-    of_sources: Vec<Option<(u64, bool)>>,
-}
-
-impl SearchedNames {
-    /// Fails for a stored name, in the current block of `source`, that no session could have
-    /// written.
-    #[inline]
-    fn check(
-        &mut self,
-        dir: &DirNode,
-        name: &[u8],
-        source: usize,
-        block: &DecodedBlock,
-    ) -> Result<()> {
-        let number = block.content_number();
-        let has_separators = match self.of_sources.get(source) {
-            Some(Some((searched, has_separators))) if *searched == number => *has_separators,
-            _ => self.search(source, block),
-        };
-        match !has_separators && is_name_without_separators(name) {
-            true => Ok(()),
-            false => check_stored_name(dir, name),
-        }
-    }
-
-    #[inline(never)]
-    fn search(&mut self, source: usize, block: &DecodedBlock) -> bool {
-        if self.of_sources.len() <= source {
-            self.of_sources.resize(source + 1, None);
-        }
-        let has_separators = has_separators(block.all_strings(column::NAME));
-        self.of_sources[source] = Some((block.content_number(), has_separators));
-        has_separators
+/// Fails for a name in `block` that no session could have written.
+#[inline]
+fn check_stored_name(dir: &DirNode, name: &[u8], block: &DecodedBlock) -> Result<()> {
+    match is_name_without_separators(name) && !block.has_byte(column::NAME, SEPARATORS) {
+        true => Ok(()),
+        false => check_strange_name(dir, name),
     }
 }
 
-/// Fails for a stored name that no session could have written.
+/// Like [`check_stored_name`], in a block in which some name is wrong.
 #[cold]
-fn check_stored_name(dir: &DirNode, name: &[u8]) -> Result<()> {
+fn check_strange_name(dir: &DirNode, name: &[u8]) -> Result<()> {
     check_name(name).map_err(|error| {
         let context =
             format!("a record in directory {}: {}; run `esker verify`", dir.id(), error.context());
@@ -244,7 +212,6 @@ impl Namespace {
             let flushes = self.files().flushes();
             let DirCursors { cursors, end, layers } = self.layers().cursors(&from.key(), PAGE_ROWS);
             let mut merge = RecordMerge::new(cursors, &from.key())?;
-            let mut searched = SearchedNames::default();
             while merge.advance()? {
                 let (block, row) = merge.newest_record();
                 if (0..2).any(|column| block.int(column, row) != from.ints[column]) {
@@ -259,11 +226,10 @@ impl Namespace {
                     continue;
                 }
                 // Callers build paths from names, and a store may contain any bytes.
-                let source = merge.versions()[0];
-                searched.check(dir, name, source, block)?;
+                check_stored_name(dir, name, block)?;
                 let layer = match layers.is_empty() {
                     true => LayerIndex::WRITER,
-                    false => layers[source],
+                    false => layers[merge.versions()[0]],
                 };
                 if visit(&EntryView { namespace: self, block, row, layer, flushes })?.is_break() {
                     return Ok(());

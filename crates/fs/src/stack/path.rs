@@ -7,6 +7,8 @@ use esker_base::{Error, Kind, Result};
 pub const NAME_BYTES_MAX: usize = 255;
 /// Upper bound, exclusive, of the bytes of a path.
 pub const PATH_BYTES_MAX: usize = 4096;
+/// Bytes that end a name.
+pub(crate) const SEPARATORS: [u8; 2] = [b'/', 0];
 /// Maximum number of symbolic links that a path may traverse.
 pub const SYMLINKS_MAX: usize = 40;
 
@@ -23,22 +25,17 @@ pub fn show(bytes: &[u8]) -> String {
 /// or a zero byte.
 #[inline]
 pub fn check_name(name: &[u8]) -> Result<()> {
-    match is_name_without_separators(name) && !has_separators(name) {
+    let [slash, zero] = SEPARATORS;
+    match is_name_without_separators(name) && memchr::memchr2(slash, zero, name).is_none() {
         true => Ok(()),
         false => Err(refusal(name)),
     }
 }
 
-/// True if `name`, which has neither slashes nor zero bytes, can name a file in a directory.
+/// True if `name`, which has none of the [`SEPARATORS`], can name a file in a directory.
 #[inline]
 pub(crate) fn is_name_without_separators(name: &[u8]) -> bool {
     name.len() <= NAME_BYTES_MAX && !(name.len() <= 2 && matches!(name, b"" | b"." | b".."))
-}
-
-/// True if `text` has a byte that ends names: a slash or a zero byte.
-#[inline]
-pub(crate) fn has_separators(text: &[u8]) -> bool {
-    memchr::memchr2(b'/', 0, text).is_some()
 }
 
 /// The error of [`check_name`] for a name that it refuses.

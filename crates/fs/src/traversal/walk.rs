@@ -41,8 +41,8 @@ pub struct VisitedEntry<'a> {
 }
 
 impl<'a> VisitedEntry<'a> {
-    fn directory(path: &'a [u8], depth: usize, inode: &'a Inode) -> Self {
-        Self { path, depth, inode, may_have_other_names: false }
+    fn new(path: &'a [u8], depth: usize, inode: &'a Inode, may_have_other_names: bool) -> Self {
+        Self { path, depth, inode, may_have_other_names }
     }
 
     /// The last component of its path; empty for the root.
@@ -146,9 +146,7 @@ impl Namespace {
     ) -> Result<()> {
         let found = self.find(start, follow)?;
         let mut path = normalized(start);
-        let may_have_other_names = found.inode.nlink > 1;
-        let first =
-            VisitedEntry { path: &path, depth: 0, inode: &found.inode, may_have_other_names };
+        let first = VisitedEntry::new(&path, 0, &found.inode, found.inode.nlink > 1);
         if visit(WalkStep::Entry(&first))? != WalkNext::Into || !found.inode.is_directory() {
             return Ok(());
         }
@@ -167,7 +165,7 @@ impl Namespace {
                     frame.cursor = None;
                     let depth = frames.len() - 1;
                     let inode = &frames[depth].inode;
-                    let there = VisitedEntry::directory(&path, depth, inode);
+                    let there = VisitedEntry::new(&path, depth, inode, false);
                     if visit(WalkStep::Unreadable(&there, error))? == WalkNext::Stop {
                         return Ok(());
                     }
@@ -177,7 +175,7 @@ impl Namespace {
             let depth = frames.len();
             let Some(entry) = entry else {
                 let left = frames.pop().expect("the loop looked at it");
-                let there = VisitedEntry::directory(&path, depth - 1, &left.inode);
+                let there = VisitedEntry::new(&path, depth - 1, &left.inode, false);
                 if visit(WalkStep::Left(&there))? == WalkNext::Stop {
                     return Ok(());
                 }
@@ -187,9 +185,7 @@ impl Namespace {
                 path.push(b'/');
             }
             path.extend_from_slice(&entry.name);
-            let may_have_other_names = entry.may_have_other_names;
-            let there =
-                VisitedEntry { path: &path, depth, inode: &entry.inode, may_have_other_names };
+            let there = VisitedEntry::new(&path, depth, &entry.inode, entry.may_have_other_names);
             match visit(WalkStep::Entry(&there))? {
                 WalkNext::Stop => return Ok(()),
                 WalkNext::Into

@@ -10,7 +10,7 @@ use esker_base::{Bytes, Result};
 use super::reader::{READ_AHEAD_BLOCKS, Table};
 use crate::block::DecodedBlock;
 use crate::manifest::TableRef;
-use crate::schema::{Key, KeyBuffer, Schema};
+use crate::schema::{KeyBuffer, Schema};
 use crate::tables::TableSource;
 
 /// Reads all blocks of one table in order.
@@ -46,17 +46,8 @@ pub struct ScannedBlock<'a> {
     pub next: Option<KeyBuffer>,
     /// Its records in stored form, or the reason that they cannot be read.
     pub records: Result<&'a DecodedBlock>,
-    table: &'a Table,
-    schema: &'static Schema,
-    number: usize,
-}
-
-impl ScannedBlock<'_> {
-    /// Returns whether the filter may contain `key`, as it does for every key of the block.
-    #[must_use]
-    pub fn filter_may_contain(&self, key: &Key) -> bool {
-        self.table.may_contain(self.number, self.schema.digest(key))
-    }
+    /// The first row whose key the filter does not have, although it should have every key.
+    pub row_missing_in_filter: Option<usize>,
 }
 
 impl TableScan {
@@ -105,15 +96,17 @@ impl TableScan {
             block.decode(&mut self.decoded);
             &self.decoded
         });
+        let row_missing_in_filter = records.as_ref().ok().and_then(|records| {
+            let digest = |row| self.schema.digest(&records.key(self.schema, row));
+            (0..records.rows()).find(|row| !self.table.may_contain(number, digest(*row)))
+        });
         let index = self.table.index();
         Some(ScannedBlock {
             offset: index.block_range(number).start,
             first: index.first(number),
             next: (number + 1 < blocks).then(|| index.first(number + 1)),
             records,
-            table: &self.table,
-            schema: self.schema,
-            number,
+            row_missing_in_filter,
         })
     }
 
