@@ -70,6 +70,8 @@ fn made(choices: &mut Choices) -> Manifest {
         });
     }
     manifest.obsolete = (0..choices.u8() % 4).map(|_| choices.u64()).collect();
+    manifest.merged_sets =
+        (0..choices.u8() % 3).map(|_| SetId(u128::from(choices.u64()))).collect();
     manifest.data_sets = (0..choices.u8() % 3).map(|_| SetId(u128::from(choices.u64()))).collect();
     manifest.has_unsealed_logs = choices.u8() % 4 == 0;
     if choices.u8() % 4 == 0 {

@@ -5,8 +5,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use esker_base::store::{FaultEffect, FaultStore, MemoryStore, SharedStore};
-use esker_base::{Random, Result};
+use esker_base::{Kind, Random, Result};
 use esker_fs::maintenance::squash::SquashOptions;
+use esker_fs::names::IfTaken;
 use esker_fs::ops::{AttributeChanges, RenameFlags};
 use esker_fs::repository::Repository;
 use esker_fs::session::Session;
@@ -359,4 +360,42 @@ fn a_squash_that_stops_anywhere_leaves_its_bases_as_they_are() {
         let sets = plain.sets().expect("sets").len();
         assert_eq!(sets, plain.names().expect("names").len(), "operation {stop}");
     }
+}
+
+/// Symptom: a squash that replaced the name of what it had merged hid what somebody had published
+/// under the name since, without a word.
+/// Cause: a squash builds on nothing, so it counted as unrelated to all other sets.
+/// Fix: it lists the sets that were merged into it.
+#[test]
+fn a_squash_replaces_only_what_was_merged_into_it() {
+    let store: SharedStore = Arc::new(MemoryStore::new());
+    let repository = repository(&store);
+    let replace = |set| repository.publish_replacing(set, "n", IfTaken::ReplaceUnlessMoved);
+    let on = |bases: &[SetId], name: &str| {
+        let session = repository.begin(bases, options()).expect("begin");
+        write(&session, &format!("/{name}"), name.as_bytes()).expect("write");
+        session.complete().expect("complete");
+        session.set()
+    };
+    let squash = |set| repository.squash(&[set], &SquashOptions::default()).expect("squash").0;
+    let first = on(&[], "a");
+    repository.publish(first, "n").expect("publish");
+    let early = repository.begin(&[first], options()).expect("begin");
+    let (squashed, newer) = (squash(first), on(&[first], "b"));
+    replace(newer).expect("newer replaces what it builds on");
+    assert_eq!(replace(squashed).expect_err("hides b").kind(), Kind::Conflict);
+
+    // Squashes of squashes have all that was merged.
+    let twice = squash(squash(newer));
+    replace(twice).expect("a squash replaces what was merged into it");
+    assert_eq!(replace(squashed).expect_err("hides b").kind(), Kind::Conflict);
+    early.complete().expect("complete");
+    assert_eq!(replace(early.set()).expect_err("hides b").kind(), Kind::Conflict);
+
+    // Nothing is hidden of a squash of what the new set builds on, or has merged itself.
+    replace(on(&[newer], "c")).expect("a session on what was merged");
+    let unrelated = on(&[], "d");
+    replace(unrelated).expect("replaces what it shares nothing with");
+    replace(squash(unrelated)).expect("a squash");
+    replace(on(&[unrelated], "e")).expect("a session on what was merged");
 }

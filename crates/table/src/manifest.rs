@@ -110,6 +110,9 @@ pub struct Manifest {
     /// Data logs of other sets to which its records refer, in order of the sets. The set needs
     /// nothing else of those sets.
     pub referenced_logs: Vec<ReferencedLogs>,
+    /// Sets that were merged into this one by a squash, and those that were merged into them. The
+    /// set needs none of them; they tell which snapshots it contains.
+    pub merged_sets: Vec<SetId>,
     /// The job to which the set belongs.
     pub job: Option<JobMembership>,
     /// True if the set's records may refer to data logs that their writer still writes in place. A
@@ -144,6 +147,7 @@ impl Manifest {
             obsolete: Vec::new(),
             data_sets: Vec::new(),
             referenced_logs: Vec::new(),
+            merged_sets: Vec::new(),
             job: None,
             has_unsealed_logs: false,
             is_given_up: false,
@@ -159,10 +163,11 @@ impl Manifest {
 
     /// Fails with the bound that readers expect if an entry or a list is too large.
     pub(crate) fn check_bounds(&self) -> Result<(), &'static str> {
-        let Self { bases, tables, obsolete, data_sets, properties, .. } = self;
-        let counts = [bases.len(), tables.len(), obsolete.len(), data_sets.len(), properties.len()];
+        let Self { bases, tables, obsolete, data_sets, merged_sets, properties, .. } = self;
+        let sets = [bases.len(), data_sets.len(), merged_sets.len()];
+        let others = [tables.len(), obsolete.len(), properties.len()];
         let numbers = [self.number, self.last_seq, self.log_floor];
-        if counts.into_iter().any(|count| count > ENTRIES_MAX) {
+        if sets.into_iter().chain(others).any(|count| count > ENTRIES_MAX) {
             return Err("at most 4,194,304 bases, tables, sets and properties each");
         }
         if properties.iter().any(|(name, value)| name.len().max(value.len()) > PROPERTY_BYTES_MAX) {

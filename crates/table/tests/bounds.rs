@@ -148,19 +148,25 @@ fn a_manifest_lists_a_million_sets_of_data() {
     assert!(decode_manifest(&encode_manifest_unchecked(&manifest)).is_err());
 }
 
-/// Earlier readers take the manifests of all sets but those with their own identities, which have a
-/// version that they refuse.
+/// Earlier readers take the manifests of all sets but those with their own identities and those
+/// into which others were merged, which have versions that they refuse.
 #[test]
-fn only_sets_with_their_own_identities_have_the_newer_version() {
+fn only_manifests_with_newer_parts_have_newer_versions() {
     let mut manifest = Manifest::new(Vec::new(), 1);
     let older = encode_manifest(&manifest).expect("within bounds");
     manifest.has_own_identities = true;
     let newer = encode_manifest(&manifest).expect("within bounds");
     let version = |bytes: &[u8]| u16::from_le_bytes([bytes[8], bytes[9]]);
     assert_eq!((version(&older), version(&newer)), (5, 6));
-    assert_eq!(decode_manifest(&newer), Ok(manifest));
-    // The flag and the version say the same.
-    for (bytes, wrong) in [(older, 6u16), (newer, 5)] {
+    assert_eq!(decode_manifest(&newer).as_ref(), Ok(&manifest));
+    manifest.merged_sets = vec![SetId(3), SetId(2)];
+    let newest = encode_manifest(&manifest).expect("within bounds");
+    assert_eq!(version(&newest), 7);
+    assert_eq!(decode_manifest(&newest).as_ref(), Ok(&manifest));
+    manifest.has_own_identities = false;
+    assert_eq!(decode_manifest(&encode_manifest(&manifest).expect("encodes")), Ok(manifest));
+    // The parts and the version say the same.
+    for (bytes, wrong) in [(older, 6u16), (newer, 5), (newest, 6)] {
         let mut body = bytes[..bytes.len() - 4].to_vec();
         body[8..10].copy_from_slice(&wrong.to_le_bytes());
         let checksum = crc32c::crc32c(&body);

@@ -175,11 +175,12 @@ pub(crate) fn publish_held(
 }
 
 /// Fails if `bases`, or a set on top of them, would hide `current`, which was published as `name`
-/// since work began: `current` is not among their sets, although it shares some with them.
-/// Unrelated snapshots replace each other, as under a name for the latest one.
+/// since work began: `current` is not among their sets, although it shares some with them. A squash
+/// has the sets that were merged into it. Unrelated snapshots replace each other, as under a name
+/// for the latest one.
 fn check_not_moved(store: &dyn Store, bases: &[SetId], current: SetId, name: &str) -> Result<()> {
     let own = closure(store, bases, Some(current))?;
-    if own.contains(&current) {
+    if own.contains(&current) || is_squash_of(store, current, &own)? {
         return Ok(());
     }
     let others = closure(store, &[current], None)?;
@@ -193,8 +194,26 @@ fn check_not_moved(store: &dyn Store, bases: &[SetId], current: SetId, name: &st
     Err(Error::new(Kind::Conflict, what))
 }
 
-/// Returns the sets of `roots` and all that they build on; stops early once `wanted` is among them.
-/// Treats an unreadable set as one without bases.
+/// True if all that `set` shows is in `sets`: it is a squash of some of them, or of squashes of them.
+fn is_squash_of(store: &dyn Store, set: SetId, sets: &HashSet<SetId>) -> Result<bool> {
+    let mut found: HashSet<SetId> = HashSet::new();
+    let mut waiting = vec![set];
+    while let Some(set) = waiting.pop() {
+        let merged = match Manifest::load(store, set) {
+            Err(error) if is_of_manifest(error.kind()) => return Ok(false),
+            manifest => manifest?.merged_sets,
+        };
+        if merged.is_empty() {
+            return Ok(false);
+        }
+        let others = merged.into_iter().filter(|set| !sets.contains(set));
+        waiting.extend(others.filter(|set| found.insert(*set)));
+    }
+    Ok(true)
+}
+
+/// Returns the sets of `roots`, and all that they build on or that was merged into them; stops early
+/// once `wanted` is among them. Treats an unreadable set as one without bases.
 fn closure(store: &dyn Store, roots: &[SetId], wanted: Option<SetId>) -> Result<HashSet<SetId>> {
     let mut found: HashSet<SetId> = roots.iter().copied().collect();
     let mut waiting: VecDeque<SetId> = found.iter().copied().collect();
@@ -202,11 +221,12 @@ fn closure(store: &dyn Store, roots: &[SetId], wanted: Option<SetId>) -> Result<
         if wanted.is_some_and(|wanted| found.contains(&wanted)) {
             break;
         }
-        let bases = match Manifest::load(store, set) {
+        let manifest = match Manifest::load(store, set) {
             Err(error) if is_of_manifest(error.kind()) => continue,
-            manifest => manifest?.bases,
+            manifest => manifest?,
         };
-        waiting.extend(bases.into_iter().filter(|base| found.insert(*base)));
+        let below = manifest.bases.into_iter().chain(manifest.merged_sets);
+        waiting.extend(below.filter(|set| found.insert(*set)));
     }
     Ok(found)
 }

@@ -12,10 +12,11 @@ use super::{job, referenced_logs, table_ref};
 use crate::set_writer;
 
 const MAGIC: [u8; 8] = *b"ESKERMNF";
-/// Version of most manifests, and of those of sets with their own identities: earlier readers take
-/// all others.
+/// Version of most manifests, of those of sets with their own identities, and of those that list
+/// merged sets: readers take a manifest of an earlier version than theirs.
 const VERSION: u16 = 5;
 const VERSION_OF_OWN_IDENTITIES: u16 = 6;
+const VERSION_OF_MERGED_SETS: u16 = 7;
 
 /// Encodes the snapshot.
 ///
@@ -47,8 +48,7 @@ pub fn encode_manifest(manifest: &Manifest) -> Result<Vec<u8>> {
 pub fn encode_manifest_unchecked(manifest: &Manifest) -> Vec<u8> {
     let mut out = Vec::with_capacity(256 + manifest.tables.len() * 128);
     out.extend_from_slice(&MAGIC);
-    let version = if manifest.has_own_identities { VERSION_OF_OWN_IDENTITIES } else { VERSION };
-    out.extend_from_slice(&version.to_le_bytes());
+    out.extend_from_slice(&version_of(manifest).to_le_bytes());
     out.push(manifest.state as u8);
     for value in [
         manifest.number,
@@ -60,10 +60,7 @@ pub fn encode_manifest_unchecked(manifest: &Manifest) -> Vec<u8> {
     ] {
         put_varint(&mut out, value);
     }
-    put_varint(&mut out, manifest.bases.len() as u64);
-    for base in &manifest.bases {
-        out.extend_from_slice(&base.0.to_le_bytes());
-    }
+    put_sets(&mut out, &manifest.bases);
     put_varint(&mut out, manifest.tables.len() as u64);
     for table in &manifest.tables {
         table_ref::encode_table(table, &mut out);
@@ -72,14 +69,14 @@ pub fn encode_manifest_unchecked(manifest: &Manifest) -> Vec<u8> {
     for number in &manifest.obsolete {
         put_varint(&mut out, *number);
     }
-    put_varint(&mut out, manifest.data_sets.len() as u64);
-    for set in &manifest.data_sets {
-        out.extend_from_slice(&set.0.to_le_bytes());
-    }
+    put_sets(&mut out, &manifest.data_sets);
     referenced_logs::encode(&manifest.referenced_logs, &mut out);
     job::encode_job(manifest.job, &mut out);
     let flags = [manifest.has_unsealed_logs, manifest.is_given_up, manifest.has_own_identities];
     out.push((0..).zip(flags).map(|(bit, is_set)| u8::from(is_set) << bit).sum());
+    if !manifest.merged_sets.is_empty() {
+        put_sets(&mut out, &manifest.merged_sets);
+    }
     put_varint(&mut out, manifest.properties.len() as u64);
     for (name, value) in &manifest.properties {
         put_bytes(&mut out, name.as_bytes());
@@ -89,6 +86,15 @@ pub fn encode_manifest_unchecked(manifest: &Manifest) -> Vec<u8> {
     let checksum = crc32c::crc32c(&out);
     out.extend_from_slice(&checksum.to_le_bytes());
     out
+}
+
+/// The version that the content of `manifest` takes.
+fn version_of(manifest: &Manifest) -> u16 {
+    match (manifest.merged_sets.is_empty(), manifest.has_own_identities) {
+        (false, _) => VERSION_OF_MERGED_SETS,
+        (true, true) => VERSION_OF_OWN_IDENTITIES,
+        (true, false) => VERSION,
+    }
 }
 
 /// Decodes a snapshot.
@@ -103,14 +109,11 @@ pub fn decode_manifest(bytes: &[u8]) -> Result<Manifest, WireDamage> {
     if crc32c::crc32c(body) != u32::from_le_bytes(*checksum) {
         return Err(WireDamage { offset: body.len(), what: "a manifest's checksum" });
     }
-    let has_own_identities = match input.u16()? {
-        VERSION => false,
-        VERSION_OF_OWN_IDENTITIES => true,
-        _ => {
-            let what = "a manifest of format version 5 or 6";
-            return Err(WireDamage { offset: MAGIC.len(), what });
-        }
-    };
+    let version = input.u16()?;
+    if !(VERSION..=VERSION_OF_MERGED_SETS).contains(&version) {
+        let what = "a manifest of format version 5, 6 or 7";
+        return Err(WireDamage { offset: MAGIC.len(), what });
+    }
     let state = match input.u8()? {
         0 => SetState::Open,
         1 => SetState::Sealed,
@@ -128,26 +131,25 @@ pub fn decode_manifest(bytes: &[u8]) -> Result<Manifest, WireDamage> {
     manifest.written_ns = input.varint()?;
     manifest.last_seq = input.varint()?;
     manifest.log_floor = input.varint()?;
-    for _ in 0..input.varint_max(ENTRIES_MAX, "a number of bases")? {
-        manifest.bases.push(SetId(input.u128()?));
-    }
+    manifest.bases = sets(&mut input, "a number of bases")?;
     for _ in 0..input.varint_max(ENTRIES_MAX, "a number of tables")? {
         manifest.tables.push(table_ref::decode_table(&mut input)?);
     }
     for _ in 0..input.varint_max(ENTRIES_MAX, "a number of obsolete tables")? {
         manifest.obsolete.push(input.varint()?);
     }
-    for _ in 0..input.varint_max(ENTRIES_MAX, "a number of sets of data")? {
-        manifest.data_sets.push(SetId(input.u128()?));
-    }
+    manifest.data_sets = sets(&mut input, "a number of sets of data")?;
     manifest.referenced_logs = referenced_logs::decode(&mut input)?;
     manifest.job = job::decode_job(&mut input)?;
     let flags = input.u8()?;
-    if flags > 7 || (flags & 4 != 0) != has_own_identities {
+    [manifest.has_unsealed_logs, manifest.is_given_up, manifest.has_own_identities] =
+        [0, 1, 2].map(|bit| flags >> bit & 1 == 1);
+    if version == VERSION_OF_MERGED_SETS {
+        manifest.merged_sets = sets(&mut input, "a number of merged sets")?;
+    }
+    if flags > 7 || version != version_of(&manifest) {
         return Err(input.damage("flags of the set's version"));
     }
-    (manifest.has_unsealed_logs, manifest.is_given_up) = (flags & 1 != 0, flags & 2 != 0);
-    manifest.has_own_identities = has_own_identities;
     for _ in 0..input.varint_max(ENTRIES_MAX, "a number of properties")? {
         let name = decode_text(&mut input)?;
         let value = decode_text(&mut input)?;
@@ -161,6 +163,18 @@ pub fn decode_manifest(bytes: &[u8]) -> Result<Manifest, WireDamage> {
     let sound = manifest.check_bounds().and_then(|()| manifest.check_order());
     sound.map_err(|what| input.damage(what))?;
     Ok(manifest)
+}
+
+fn put_sets(out: &mut Vec<u8>, sets: &[SetId]) {
+    put_varint(out, sets.len() as u64);
+    for set in sets {
+        out.extend_from_slice(&set.0.to_le_bytes());
+    }
+}
+
+fn sets(input: &mut WireInput, what: &'static str) -> Result<Vec<SetId>, WireDamage> {
+    let count = input.varint_max(ENTRIES_MAX, what)?;
+    (0..count).map(|_| Ok(SetId(input.u128()?))).collect()
 }
 
 fn decode_text(input: &mut WireInput) -> Result<String, WireDamage> {

@@ -20,8 +20,9 @@ mod file_data;
 mod segments;
 mod worker;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 
+use esker_base::store::Store;
 use esker_base::{Error, Kind, Result};
 use esker_extent::{RUN, SEGMENT, SegmentSource, SegmentTables};
 use esker_table::key_ranges::split_keys;
@@ -102,7 +103,7 @@ impl Repository {
     /// [`Repository::abandon`]. Cost: every table is read twice, once without decoding most of it,
     /// and every visible record is written once. File data is not read: the new set refers to it,
     /// and keeps the data logs that have it, but nothing else of the merged sets; each of these
-    /// costs a marker and a read of its manifest. With [`SquashOptions::copy_data`] all visible
+    /// costs a marker and a read of its manifest, and each set that was merged into them a listing. With [`SquashOptions::copy_data`] all visible
     /// data is read and written once.
     ///
     /// # Errors
@@ -166,6 +167,7 @@ impl Repository {
             condemn::keep_data(store, logs.set)?;
         }
         manifest.bases.clear();
+        manifest.merged_sets = merged_sets(store, stack)?;
         manifest.last_seq = tables.iter().map(|table| table.seq_max).max().unwrap_or(0);
         manifest.tables = tables;
         complete_manifest(&mut manifest);
@@ -242,6 +244,24 @@ impl Repository {
         manifest.commit(store, set, self.clock().now_ns())?;
         Ok(report)
     }
+}
+
+/// Returns the sets of `stack`, and those that were merged into them, unless they are gone: nothing
+/// that exists builds on them. Cost: a listing for each of the latter.
+fn merged_sets(store: &dyn Store, stack: &LayerStack) -> Result<Vec<SetId>> {
+    let mut found: Vec<SetId> = stack.bases().iter().map(|base| base.set).collect();
+    let mut known: HashSet<SetId> = found.iter().copied().collect();
+    let earlier = stack.bases().iter().flat_map(|base| &base.manifest.merged_sets);
+    for set in earlier.copied().filter(|set| known.insert(*set)) {
+        match Manifest::newest_number(store, set) {
+            Err(error) if error.kind() == Kind::NotFound => {}
+            number => {
+                number?;
+                found.push(set);
+            }
+        }
+    }
+    Ok(found)
 }
 
 /// True if the set's own tables are already one run of each kind. Tables of runs stay as they are,
