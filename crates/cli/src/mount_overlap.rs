@@ -25,9 +25,9 @@ pub fn check_mountpoint(url: &str, mountpoint: &Path) -> Result<()> {
     let (Some(store), Some(existing)) = (store, nearest_existing(mountpoint)) else {
         return Ok(());
     };
-    let what = if mountpoint.canonicalize().is_ok_and(|at| store.starts_with(at)) {
+    let what = if mountpoint.canonicalize().is_ok_and(|at| is_within(&store, &at)) {
         "contains its own store, which would be hidden: name another directory"
-    } else if existing.starts_with(&store) {
+    } else if is_within(&existing, &store) {
         "is inside the store: name another directory"
     } else {
         return Ok(());
@@ -39,8 +39,8 @@ pub fn check_mountpoint(url: &str, mountpoint: &Path) -> Result<()> {
 pub fn check_export_target(url: &str, target: &Path) -> Result<()> {
     let store = directory_of(url).and_then(|path| path.canonicalize().ok());
     let (Some(store), Ok(absolute)) = (store, std::path::absolute(target)) else { return Ok(()) };
-    let replaced = absolute.canonicalize().is_ok_and(|target| store.starts_with(target));
-    let is_inside = nearest_existing(target).is_some_and(|existing| existing.starts_with(&store));
+    let replaced = absolute.canonicalize().is_ok_and(|target| is_within(&store, &target));
+    let is_inside = nearest_existing(target).is_some_and(|existing| is_within(&existing, &store));
     if !replaced && !is_inside {
         return Ok(());
     }
@@ -71,6 +71,15 @@ pub fn check_new_store(url: &str) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// True if `path` is `directory` or in it, by whatever names: directories can have several, as by
+/// bind mounts.
+fn is_within(path: &Path, directory: &Path) -> bool {
+    let identity = |path: &Path| path.metadata().map(|known| (known.dev(), known.ino())).ok();
+    let of_directory = identity(directory);
+    path.starts_with(directory)
+        || of_directory.is_some() && path.ancestors().any(|above| identity(above) == of_directory)
 }
 
 /// The longest existing prefix of `path`, without symbolic links.

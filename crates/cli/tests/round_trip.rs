@@ -12,6 +12,7 @@ use std::path::Path;
 use rustix::fs::{AtFlags, CWD, FileType, Mode, Timespec, Timestamps, XattrFlags};
 
 use crate::esker::Esker;
+use crate::full_stores::can_mount_small_disks;
 
 /// The attributes of a file that a copy must keep.
 #[derive(Debug, PartialEq, Eq)]
@@ -209,4 +210,31 @@ fn ranges_of_a_file_are_read_alone() {
     esker.ok(["put", "f", "base:/f", "--as", "with-f"]);
     let cat = ["cat", "with-f:/f", "--offset", "1048578", "--length", "5"];
     assert_eq!(esker.ok(cat), "23456");
+}
+
+/// Symptom: an export with `--overwrite` deleted its own store if the destination was named by a
+/// bind mount of the directory in which the store is.
+/// Cause: the check compared paths.
+/// Fix: it compares directories.
+#[test]
+fn an_export_replaces_its_own_store_by_no_name() {
+    if !can_mount_small_disks() {
+        return;
+    }
+    let esker = Esker::new();
+    let [source, alias] = ["source", "alias"].map(|name| esker.path(name));
+    for directory in [&source, &alias] {
+        fs::create_dir(directory).expect("mkdir");
+    }
+    fs::write(source.join("file"), "content").expect("write");
+    esker.ok(["import", "source", "snap"]);
+    let around = esker.path("");
+    rustix::mount::mount_bind(&around, &alias).expect("a bind mount");
+    for target in ["alias", "alias/store", "alias/store/set"] {
+        let said = esker.fails(13, ["export", "snap:/", target, "--overwrite"]);
+        assert!(said.contains("store"), "{said}");
+        esker.fails(13, ["mount", "snap", target]);
+    }
+    rustix::mount::unmount(&alias, rustix::mount::UnmountFlags::empty()).expect("umount");
+    esker.ok(["verify", "snap"]);
 }

@@ -319,3 +319,44 @@ fn fsx_and_fio_pass_without_a_mount() {
     assert!(said.contains("published new"), "{said}");
     esker.ok(["verify"]);
 }
+
+/// Symptom: files that programs had made through a link into DIR were missing in the snapshot, with
+/// exit code 0, once too many files were open.
+/// Cause: a path that the supervisor could not follow for lack of descriptors counted as one that
+/// leads elsewhere, so the kernel made the files in the real directory.
+/// Fix: the call fails with the supervisor's error.
+#[test]
+fn no_file_that_was_made_is_missing_when_descriptors_run_out() {
+    let has_python = Path::new("/usr/bin/python3").exists();
+    if !can_show() || !has_python {
+        return;
+    }
+    let esker = Esker::new();
+    let (at, link) = (esker.path("at"), esker.path("link"));
+    std::os::unix::fs::symlink(&at, &link).expect("symlink");
+    let at_text = at.display().to_string();
+    let options = ["--at", &at_text, "--write", "new"];
+    let program = format!(
+        "import os, time\n\
+         for process in range(4):\n\
+         \x20 if os.fork() == 0:\n\
+         \x20   made = []\n\
+         \x20   for number in range(40):\n\
+         \x20     try: made.append(open(\"{}/%d-%d\" % (process, number), \"w\"))\n\
+         \x20     except OSError: pass\n\
+         \x20   os.write(1, b\"%d\\n\" % len(made)); time.sleep(1); os._exit(0)\n\
+         for process in range(4): os.wait()",
+        link.display()
+    );
+    let script = format!("exec python3 -c '{program}'");
+    let mut limited = Command::new("sh");
+    limited.args(["-c", "ulimit -n 64; exec \"$0\" \"$@\"", env!("CARGO_BIN_EXE_esker")]);
+    limited.args(shell(&options, &script)).env("ESKER_STORE", esker.store());
+    let output = limited.output().expect("sh runs");
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
+    let made: usize = said.lines().filter_map(|line| line.parse::<usize>().ok()).sum();
+    assert!((10..160).contains(&made), "{said}");
+    assert_eq!(esker.ok(["find", "new:/"]).lines().count(), made + 1, "{said}");
+    assert_eq!(fs::read_dir(&at).map_or(0, Iterator::count), 0);
+}

@@ -10,6 +10,7 @@ use std::time::Duration;
 use esker_base::clock::{ManualClock, SystemClock};
 use esker_base::store::{FaultEffect, FaultStore, MemoryStore, SharedStore};
 use esker_base::{Clock, Kind, Random, Result};
+use esker_fs::file::OpenFile;
 use esker_fs::ops::{AttributeChanges, RenameFlags};
 use esker_fs::repository::Repository;
 use esker_fs::session::{Session, SessionOptions};
@@ -407,5 +408,112 @@ fn a_truncation_that_finds_no_room_changes_nothing() {
     for (name, bytes, _) in files {
         let inode = shown.stat(format!("/{name}"), FollowLinks::No).expect("stat");
         assert!(shown.read(&inode, 0, 4 << 20).expect("read") == content(bytes)[..], "{name}");
+    }
+}
+
+/// Fills the store of `session`, so that small files stay in memory when they are closed. Of open
+/// files only `synced` is flushed.
+fn fill(session: &Session, faults: &FaultStore, synced: &Arc<OpenFile>) {
+    faults.fill_at(faults.operations() + 1, FaultEffect::None);
+    let root = session.root().clone();
+    let touch = |mode| AttributeChanges { mode: Some(mode), ..AttributeChanges::default() };
+    let is_full = (0..10_000).any(|mode| {
+        let changed = session.setattr(&root, b"old", &touch(mode % 0o777));
+        let changed = changed.and_then(|_| session.file(synced).sync());
+        changed.is_err_and(|error| error.kind() == Kind::NoSpace)
+    });
+    assert!(is_full, "the store is never full");
+}
+
+/// Symptom: a file that was closed while the store was full stayed in memory once there was room
+/// again. After syncs of other files, and a rename over a file that had been synced, a crash left
+/// an empty file.
+/// Cause: only a flush of the whole session wrote such files, and a rename wrote none.
+/// Fix: each sync writes them first, mounts also as soon as there is room, and a file that gets a
+/// name is written before.
+#[test]
+fn files_closed_in_a_full_store_survive_with_what_comes_after() {
+    for renames in [false, true] {
+        let faults = Arc::new(FaultStore::new(Arc::new(MemoryStore::new()), 1));
+        let store: SharedStore = faults.clone();
+        let repository = Repository::new(store.clone());
+        let session = repository.begin(&[], crate::gc::options()).expect("begin");
+        let root = session.root().clone();
+        crate::gc::write(&session, "/old", b"old content").expect("write");
+        let other = session.create_file(&root, b"other", 0o644).expect("create");
+        let file = session.create_file(&root, b"new", 0o644).expect("create");
+        session.file(&file).write(0, &[7; 200_000]).expect("write");
+        session.sync().expect("sync");
+        session.file(&file).write(0, &[8; 200_000]).expect("write");
+        fill(&session, &faults, &other);
+        assert_eq!(session.close_file(file).expect_err("full").kind(), Kind::NoSpace);
+        faults.make_room();
+        std::thread::sleep(Duration::from_millis(20));
+        if renames {
+            session.rename((&root, b"new"), (&root, b"old"), RenameFlags::Replace).expect("rename");
+        }
+        session.file(&other).sync().expect("sync");
+        let resumed = Repository::new(store.clone()).resume(session.set(), crate::gc::options());
+        let resumed = resumed.expect("resume");
+        let path = if renames { "/old" } else { "/new" };
+        let inode = resumed.namespace().stat(path, FollowLinks::No).expect("stat");
+        let read = resumed.namespace().read(&inode, 0, 1 << 20).expect("read");
+        assert!(read == [8; 200_000][..], "{} bytes", read.len());
+    }
+}
+
+/// Symptom: a hole beyond the end that found no room made the file longer, and a large copy that
+/// failed in the middle did not say what it had copied.
+/// Cause: the open file was changed before the segments of the hole were put.
+/// Fix: what fails leaves the open file as it was.
+#[test]
+fn a_hole_that_finds_no_room_changes_nothing() {
+    for size in [100, 2 << 20] {
+        let faults = Arc::new(FaultStore::new(Arc::new(MemoryStore::new()), 1));
+        let session =
+            Repository::new(faults.clone()).begin(&[], crate::gc::options()).expect("begin");
+        let root = session.root().clone();
+        crate::gc::write(&session, "/old", b"old content").expect("write");
+        let file = session.create_file(&root, b"file", 0o644).expect("create");
+        session.file(&file).write(0, &vec![7; size]).expect("write");
+        session.sync().expect("sync");
+        fill(&session, &faults, &file);
+        let end = size as u64 + (1 << 20);
+        let failed = session.file(&file).punch(10..end, false).expect_err("full");
+        assert_eq!(failed.kind(), Kind::NoSpace);
+        assert_eq!(session.file(&file).stat().expect("stat").size, size as u64);
+        faults.make_room();
+        std::thread::sleep(Duration::from_millis(20));
+        session.file(&file).write(0, b"77").expect("write");
+        assert_eq!(session.file(&file).stat().expect("stat").size, size as u64);
+        session.close_file(file).expect("close");
+        let inode = session.namespace().stat("/file", FollowLinks::No).expect("stat");
+        assert_eq!(inode.size, size as u64);
+    }
+}
+
+/// Symptom: after a crash a file was empty that had been renamed over another one while it was open,
+/// so that the content of both was lost.
+/// Cause: the log had the rename, but nothing of the file.
+/// Fix: a rename writes the file first.
+#[test]
+fn files_renamed_while_they_are_open_survive_with_their_names() {
+    for bytes in [48, 300_000] {
+        let store: SharedStore = Arc::new(MemoryStore::new());
+        let repository = Repository::new(store.clone());
+        let session = repository.begin(&[], crate::gc::options()).expect("begin");
+        let root = session.root().clone();
+        crate::gc::write(&session, "/old", b"old content").expect("write");
+        let file = session.create_file(&root, b"new", 0o644).expect("create");
+        session.file(&file).write(0, &vec![8; bytes]).expect("write");
+        session.rename((&root, b"new"), (&root, b"old"), RenameFlags::Replace).expect("rename");
+        // A sync of the session would write all open files.
+        let other = session.create_file(&root, b"other", 0o644).expect("create");
+        session.file(&other).sync().expect("sync");
+        let resumed = Repository::new(store).resume(session.set(), crate::gc::options());
+        let resumed = resumed.expect("resume");
+        let inode = resumed.namespace().stat("/old", FollowLinks::No).expect("stat");
+        let read = resumed.namespace().read(&inode, 0, 1 << 20).expect("read");
+        assert!(read == vec![8; bytes][..], "{} of {bytes} bytes", read.len());
     }
 }

@@ -226,10 +226,13 @@ impl Caller {
     /// Returns the status of the thread. Cost: reads a file of `/proc`.
     ///
     /// # Errors
-    /// `SRCH` if it is gone.
+    /// `SRCH` if it is gone; others, for example `MFILE`, if that cannot be found out.
     pub(crate) fn status(self) -> Result<CallerStatus, Errno> {
-        let status =
-            std::fs::read(format!("/proc/{}/status", self.thread)).map_err(|_| Errno::SRCH)?;
+        let status = std::fs::read(format!("/proc/{}/status", self.thread));
+        let status = status.map_err(|error| match errno_of(&error) {
+            Errno::NOENT => Errno::SRCH,
+            error => error,
+        })?;
         CallerStatus::parse(&status).ok_or(Errno::SRCH)
     }
 }

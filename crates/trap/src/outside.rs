@@ -6,7 +6,7 @@
 //! by name, as the kernel does for the caller: from the caller's root, its working directory or a
 //! descriptor, and through its own links in `/proc`, which stand for its open files.
 
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
 use esker_fs::stack::path::SYMLINKS_MAX;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags, Stat};
@@ -47,7 +47,7 @@ impl Supervisor {
     /// descriptor.
     ///
     /// # Errors
-    /// `LOOP`.
+    /// `LOOP`; those of [`is_own`].
     pub(crate) fn way_back(
         &self,
         caller: Caller,
@@ -55,7 +55,18 @@ impl Supervisor {
         path: &[u8],
         follows: bool,
     ) -> Result<Option<WayBack>, Errno> {
-        let Some(start) = open_own(caller, from) else { return Ok(None) };
+        let search = || self.search_way_back(caller, from, path, follows);
+        self.spool().with_room(search, |error| matches!(*error, Errno::MFILE | Errno::NFILE))
+    }
+
+    fn search_way_back(
+        &self,
+        caller: Caller,
+        from: &str,
+        path: &[u8],
+        follows: bool,
+    ) -> Result<Option<WayBack>, Errno> {
+        let Some(start) = open_own(caller, from)? else { return Ok(None) };
         let (ahead, wants_directory) = (reversed(path), wants_directory(path));
         if !has_parent(path) {
             let joined = ahead.iter().rev().map(Vec::as_slice).collect::<Vec<_>>().join(&b'/');
@@ -67,11 +78,12 @@ impl Supervisor {
                 Err(Errno::LOOP) => {}
                 // The path is too long for one call, or the kernel asks to try again.
                 Err(Errno::NAMETOOLONG | Errno::AGAIN | Errno::NOSYS) => {}
+                Err(error) if is_own(error) => return Err(error),
                 // The kernel finds the same, or has the right error.
                 _ => return Ok(None),
             }
         }
-        let Some(root) = open_own(caller, "root") else { return Ok(None) };
+        let Some(root) = open_own(caller, "root")? else { return Ok(None) };
         let mut walk = OutsideWalk { at: start, root, ahead, wants_directory, is_followed: false };
         for _ in 0..=SYMLINKS_MAX {
             match self.next_link(caller, &mut walk, follows)? {
@@ -97,7 +109,7 @@ impl Supervisor {
             let Some(name) = walk.ahead.pop() else { return Ok(Step::End) };
             if name == b".." {
                 if !is_same(&walk.at, &walk.root)
-                    && let Ok(above) = rustix::fs::openat(&walk.at, "..", PATH, Mode::empty())
+                    && let Some(above) = open_at(&walk.at, b"..", PATH)?
                 {
                     walk.at = above;
                 }
@@ -105,9 +117,7 @@ impl Supervisor {
             }
             let own = PATH | OFlags::NOFOLLOW;
             // The kernel makes a missing file, or has the right error.
-            let Ok(found) = rustix::fs::openat(&walk.at, &name[..], own, Mode::empty()) else {
-                return Ok(Step::End);
-            };
+            let Some(found) = open_at(&walk.at, &name, own)? else { return Ok(Step::End) };
             let is_last = walk.ahead.is_empty();
             if kind_of(&found) != Some(FileType::Symlink) {
                 walk.at = found;
@@ -120,7 +130,7 @@ impl Supervisor {
             let is_of_proc =
                 rustix::fs::fstatfs(&walk.at).is_ok_and(|found| found.f_type as u64 == PROC_MAGIC);
             return match is_of_proc {
-                true => Ok(self.follow_proc(caller, walk, &name)),
+                true => self.follow_proc(caller, walk, &name),
                 false => self.follow(walk, &found),
             };
         }
@@ -144,21 +154,28 @@ impl Supervisor {
 
     /// Follows `name` in a directory of `/proc`: `self`, which stands for the caller, or a link to
     /// an open file of a process, which leads there without a path.
-    fn follow_proc(&self, caller: Caller, walk: &mut OutsideWalk, name: &[u8]) -> Step {
+    fn follow_proc(
+        &self,
+        caller: Caller,
+        walk: &mut OutsideWalk,
+        name: &[u8],
+    ) -> Result<Step, Errno> {
         if matches!(name, b"self" | b"thread-self") {
             walk.ahead.push(caller.thread().to_string().into_bytes());
-            return Step::Link;
+            return Ok(Step::Link);
         }
-        let Ok(opened) = rustix::fs::openat(&walk.at, name, PATH, Mode::empty()) else {
-            return Step::End;
-        };
+        let Some(opened) = open_at(&walk.at, name, PATH)? else { return Ok(Step::End) };
         let link = format!("/proc/self/fd/{}", opened.as_raw_fd());
-        let Ok(path) = rustix::fs::readlink(link, Vec::new()) else { return Step::End };
+        let path = match rustix::fs::readlink(link, Vec::new()) {
+            Err(error) if is_own(error) => return Err(error),
+            Err(_) => return Ok(Step::End),
+            Ok(path) => path,
+        };
         walk.at = opened;
-        match self.shown_at().within(path.as_bytes()) {
+        Ok(match self.shown_at().within(path.as_bytes()) {
             Some(below) => Step::Inside(below.to_vec()),
             None => Step::Link,
-        }
+        })
     }
 
     fn is_place(&self, directory: &OwnedFd) -> bool {
@@ -167,21 +184,26 @@ impl Supervisor {
 
     /// True if `path` names a directory above the place, which cannot be moved while the place is
     /// in use.
-    pub(crate) fn is_above_place(&self, caller: Caller, descriptor: i32, path: &[u8]) -> bool {
-        let Some(start) = open_own(caller, &start_of(descriptor, path)) else { return false };
+    ///
+    /// # Errors
+    /// Those of [`is_own`].
+    pub(crate) fn is_above_place(
+        &self,
+        caller: Caller,
+        descriptor: i32,
+        path: &[u8],
+    ) -> Result<bool, Errno> {
+        let Some(start) = open_own(caller, &start_of(descriptor, path))? else { return Ok(false) };
         let path = match path.iter().position(|&byte| byte != b'/') {
             Some(first) => &path[first..],
             None => b".",
         };
         let own = PATH | OFlags::NOFOLLOW | OFlags::DIRECTORY;
-        let found = rustix::fs::openat(&start, path, own, Mode::empty());
-        found.is_ok_and(|found| {
-            let above = self.skeleton().root().ancestors().skip(1);
-            above.into_iter().any(|above| {
-                let above = rustix::fs::stat(above).ok();
-                above.zip(stat(&found)).is_some_and(|(above, found)| same(&above, &found))
-            })
-        })
+        let Some(found) = open_at(&start, path, own)? else { return Ok(false) };
+        Ok(self.skeleton().root().ancestors().skip(1).any(|above| {
+            let above = rustix::fs::stat(above).ok();
+            above.zip(stat(&found)).is_some_and(|(above, found)| same(&above, &found))
+        }))
     }
 }
 
@@ -218,10 +240,25 @@ pub(crate) fn start_of(descriptor: i32, path: &[u8]) -> String {
     }
 }
 
-/// Opens `name` in the caller's folder of `/proc`.
-fn open_own(caller: Caller, name: &str) -> Option<OwnedFd> {
+/// Opens `name` in the caller's folder of `/proc`; `None` if it cannot be opened by anybody.
+fn open_own(caller: Caller, name: &str) -> Result<Option<OwnedFd>, Errno> {
     let path = format!("/proc/{}/{name}", caller.thread());
-    rustix::fs::open(path, PATH, Mode::empty()).ok()
+    open_at(rustix::fs::CWD, path.as_bytes(), PATH)
+}
+
+/// Opens `name` in `directory`; `None` if the kernel would refuse it to the caller, too.
+fn open_at(directory: impl AsFd, name: &[u8], flags: OFlags) -> Result<Option<OwnedFd>, Errno> {
+    match rustix::fs::openat(directory, name, flags, Mode::empty()) {
+        Ok(opened) => Ok(Some(opened)),
+        Err(error) if is_own(error) => Err(error),
+        Err(_) => Ok(None),
+    }
+}
+
+/// True if `error` tells about this process or the machine, not about a path: nothing is known then
+/// about where the path leads, and the caller's call fails.
+fn is_own(error: Errno) -> bool {
+    matches!(error, Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::IO | Errno::INTR)
 }
 
 fn stat(found: &OwnedFd) -> Option<Stat> {

@@ -266,7 +266,7 @@ impl Supervisor {
             };
             if let Some(below) = self.shown_at().within(&base) {
                 let start = |from| WalkStart { from, path: path.to_vec(), is_followed: false };
-                let dir = self.dir_below(below)?;
+                let dir = self.dir_below(caller, &start_of(descriptor, path), below)?;
                 return Ok(dir.map_or(Start::Outside, |dir| Start::Inside(start(dir))));
             }
             if self.spool().is_within(&base) {
@@ -281,15 +281,25 @@ impl Supervisor {
         Ok(back.map_or(Start::Outside, |back| from_root(back.rest, back.is_followed)))
     }
 
-    /// The directory at `below`, the rest of the path of a directory of the skeleton. `None` if
-    /// both were removed: the kernel then carries out the calls that still work in it.
-    pub(crate) fn dir_below(&self, below: &[u8]) -> Result<Option<Dir>, Errno> {
-        let namespace = self.identities().superuser().namespace();
-        match namespace.dir_at(namespace.root(), [b".", below].concat()) {
-            Ok(dir) => Ok(Some(dir)),
-            Err(_) if below.ends_with(REMOVED) => Ok(None),
-            Err(error) => Err(errno(&error)),
+    /// The directory at `below`, the rest of the path of a directory of the skeleton that `from`
+    /// in the folder of `/proc` of `caller` leads to. `None` if both were removed: the kernel then
+    /// carries out the calls that still work in it.
+    pub(crate) fn dir_below(
+        &self,
+        caller: Caller,
+        from: &str,
+        below: &[u8],
+    ) -> Result<Option<Dir>, Errno> {
+        // The kernel adds this to the path of a removed directory; a name may end like it.
+        if below.ends_with(REMOVED) {
+            let found = rustix::fs::stat(format!("/proc/{}/{from}", caller.thread()))?;
+            if found.st_nlink == 0 {
+                return Ok(None);
+            }
         }
+        let namespace = self.identities().superuser().namespace();
+        let dir = namespace.dir_at(namespace.root(), [b".", below].concat());
+        dir.map(Some).map_err(|error| errno(&error))
     }
 
     fn walk(

@@ -248,7 +248,7 @@ impl Spool {
 
     /// Attempts an operation that takes free space or descriptors. If these are `exhausted`,
     /// removes idle files, at first only those that need not be written back.
-    fn with_room<T, E>(
+    pub(crate) fn with_room<T, E>(
         &self,
         attempt: impl Fn() -> std::result::Result<T, E>,
         is_exhausted: impl Fn(&E) -> bool,
@@ -413,6 +413,20 @@ impl Spool {
         for slot in files {
             let file = slot.0.lock().clone();
             result = result.and(file.map_or(Ok(()), |file| file.write_back()));
+        }
+        result
+    }
+
+    /// Writes back all files that nobody has open for writing.
+    ///
+    /// # Errors
+    /// The first error of [`SpooledFile::write_back`]; the others are written back nevertheless.
+    pub(crate) fn write_back_unopened(&self) -> Result<()> {
+        let files: Vec<Arc<Slot>> = self.files.lock().values().cloned().collect();
+        let mut result = Ok(());
+        for slot in files {
+            let file = slot.0.lock().clone();
+            result = result.and(file.map_or(Ok(()), |file| file.write_back_unopened()));
         }
         result
     }

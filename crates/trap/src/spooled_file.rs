@@ -289,6 +289,15 @@ impl SpooledFile {
         self.write_back_locked()
     }
 
+    /// As [`SpooledFile::write_back`], unless somebody has it open for writing.
+    pub(crate) fn write_back_unopened(&self) -> Result<()> {
+        let _writing = self.writing.lock();
+        if !self.is_dirty() || !self.lease(Lease::Read) {
+            return Ok(());
+        }
+        self.write_back_locked()
+    }
+
     /// As [`SpooledFile::write_back`], after a writer has closed it: also one that no call has
     /// opened, but a path of `/proc`.
     pub(crate) fn write_back_closed(&self) -> Result<()> {

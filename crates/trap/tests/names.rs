@@ -372,3 +372,28 @@ fn one_namespace_cannot_be_shown_inside_of_another() {
     let inner = show(of(&session()), |_| try_show(of(&session()), |_| ()).err());
     assert_eq!(inner.expect("refused").kind(), esker_base::Kind::Conflict);
 }
+
+/// Symptom: a call relative to a directory that had been removed acted on another one, whose name
+/// was the removed one's and ` (deleted)`.
+/// Cause: the path that the kernel shows for a removed directory ends so, and was looked up.
+/// Fix: the link count of the real directory says whether it was removed.
+#[test]
+fn calls_in_a_removed_directory_reach_no_other_one() {
+    if !can_show() {
+        return;
+    }
+    show(of(&session()), |place| {
+        for name in ["x", "x (deleted)"] {
+            fs::create_dir(place.join(name)).expect("mkdir");
+        }
+        fs::write(place.join("x (deleted)/victim"), "precious").expect("write");
+        let removed = fs::File::open(place.join("x")).expect("open");
+        let named_so = fs::File::open(place.join("x (deleted)")).expect("open");
+        fs::remove_dir(place.join("x")).expect("rmdir");
+        let unlink =
+            |dir: &fs::File| rustix::fs::unlinkat(dir, "victim", rustix::fs::AtFlags::empty());
+        assert_eq!(unlink(&removed), Err(rustix::io::Errno::NOENT));
+        assert_eq!(fs::read(place.join("x (deleted)/victim")).expect("read"), b"precious");
+        unlink(&named_so).expect("a directory of such a name");
+    });
+}

@@ -74,14 +74,10 @@ impl SessionFile<'_> {
         // A change that is not permitted fails before anything is cut.
         let others = AttributeChanges { size: None, ..*changes };
         session.apply(&mut record.clone(), b"file", &others)?;
-        let former = FormerContent::of(&state);
+        let former = FormerContent::of(&state, record);
         let changed = self.change_attributes(&mut state, changes);
-        if let (Err(_), Some(former)) = (&changed, former)
-            // Otherwise the record has the new size, and its bytes may be gone.
-            && session.record(file, &state).is_ok_and(|now| now == record)
-        {
-            session.restore_content(&mut state, former);
-            session.mark_content_moved(file, &mut state);
+        if changed.is_err() {
+            session.restore_content(file, &mut state, former);
         }
         changed
     }
@@ -173,6 +169,7 @@ impl SessionFile<'_> {
     /// Returns once the file and everything the session did before survive power loss.
     pub fn sync(&self) -> Result<()> {
         let Self { session, file } = *self;
+        session.flush_closed_files()?;
         session.sync_in_place(file)?;
         self.flush()?;
         session.data().sync()?;

@@ -144,6 +144,44 @@ impl Session {
         Ok(())
     }
 
+    /// Flushes closed files that their closes could not flush: operations after those closes must
+    /// not survive without them. Cost: none if there are no such files.
+    ///
+    /// # Errors
+    /// The first error of [`SessionFile::flush`]; the other files are flushed nevertheless.
+    pub fn flush_closed_files(&self) -> Result<()> {
+        self.flush_each(self.namespace().files().take_unwritten_closed())
+    }
+
+    /// Flushes all files with changes, also those that are open, so that a writer that dies does not
+    /// take with it what was written long before.
+    ///
+    /// # Errors
+    /// As [`Session::flush_closed_files`].
+    pub fn flush_changed_files(&self) -> Result<()> {
+        self.flush_each(self.namespace().files().dirty())
+    }
+
+    fn flush_each(&self, files: Vec<Arc<OpenFile>>) -> Result<()> {
+        let flush = |file: Arc<OpenFile>| {
+            let flushed = self.file(&file).flush();
+            flushed.and(self.give_back(file.id, 0))
+        };
+        files.into_iter().map(flush).fold(Ok(()), Result::and)
+    }
+
+    /// Flushes the file `name` in `dir` if it is open: its new name must not survive a crash without
+    /// its content, least of all in place of another file.
+    pub(crate) fn flush_before_naming(&self, dir: &Dir, name: &[u8]) -> Result<()> {
+        let files = self.namespace().files();
+        if files.is_empty() {
+            return Ok(());
+        }
+        // The caller reports a name that is not there.
+        let Ok(Some(inode)) = self.namespace().entry(dir, name, false) else { return Ok(()) };
+        files.get(inode.id).map_or(Ok(()), |file| self.file(&file).flush())
+    }
+
     /// Frees the content of the file `inode`, whose last name is gone, now or once it is closed.
     pub(crate) fn remove_file(&self, inode: &Inode) -> Result<()> {
         if self.namespace().files().removed(inode) {

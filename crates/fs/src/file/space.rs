@@ -49,18 +49,22 @@ impl SessionFile<'_> {
             if let Some(direct) = state.change_in_place(session.tree())? {
                 return direct.punch(&range, keeps_size);
             }
-            if !keeps_size && range.end > state.inode.size {
-                session.set_size(file, state, range.end)?;
-            }
-            let end = range.end.min(state.inode.size);
+            let end = if keeps_size { range.end.min(state.inode.size) } else { range.end };
             if range.start >= end {
                 return Ok(());
+            }
+            let buffered = state.buffer.as_ref().map(Vec::len);
+            if buffered.is_none_or(|length| end > (length + INLINE_BYTES_MAX) as u64) {
+                // With the old size, which stays if the rest fails.
+                session.map_content(file, state)?;
+            }
+            if end > state.inode.size {
+                session.set_size(file, state, end)?;
             }
             if let Some(buffer) = &mut state.buffer {
                 buffer[range.start as usize..end as usize].fill(0);
                 return Ok(());
             }
-            session.map_content(file, state)?;
             let hole = Segment::hole(file.id, range.start, end - range.start);
             session.extents().put_segments(&mut [hole])?;
             session.data().garbage().add_garbage(end - range.start);
@@ -80,13 +84,19 @@ impl SessionFile<'_> {
         let _content = session.pin_data_logs();
         let mut state = file.state.write();
         check_end(Some(end))?;
-        change(&mut state)?;
-        session.content_was_changed(file, &mut state);
+        let former = FormerContent::of(&state, session.record(file, &state)?);
+        match change(&mut state) {
+            Ok(()) => session.content_was_changed(file, &mut state),
+            Err(error) => {
+                session.restore_content(file, &mut state, former);
+                return Err(error);
+            }
+        }
         Ok(())
     }
 
     /// Copies `range` of the file to `offset` of `to` by sharing extents; returns how many bytes
-    /// were copied, fewer only at its end. Ranges of one file must not overlap. Bytes are read and
+    /// were copied, fewer only at its end, or if an error prevents the rest. Ranges of one file must not overlap. Bytes are read and
     /// written only for small new files, which have no extents yet, and for files that are written
     /// in place.
     pub fn copy_range(&self, range: Range<u64>, to: &Arc<OpenFile>, offset: u64) -> Result<u64> {
@@ -108,7 +118,11 @@ impl SessionFile<'_> {
         while copied < length {
             let start = range.start + copied;
             let step = start..(range.start + length).min(start + STEP_BYTES);
-            let count = session.copy_step(from, step, to, offset + copied)?;
+            let count = match session.copy_step(from, step, to, offset + copied) {
+                // As for a short write: the next call reports the error.
+                Err(_) if copied > 0 => break,
+                count => count?,
+            };
             copied += count;
             if count == 0 {
                 break;
@@ -118,8 +132,9 @@ impl SessionFile<'_> {
     }
 }
 
-/// The content of an open file before a change of its size, which may fail.
+/// The content of an open file, and its record, before a change of a range, which may fail.
 pub(super) struct FormerContent {
+    record: Inode,
     inode: Inode,
     buffer: Option<Vec<u8>>,
     leaves_segments: bool,
@@ -127,23 +142,39 @@ pub(super) struct FormerContent {
 
 impl FormerContent {
     /// The content now; `None` while the file is written in place, since its bytes then go at once.
-    pub(super) fn of(state: &OpenFileState) -> Option<Self> {
+    pub(super) fn of(state: &OpenFileState, record: Inode) -> Option<Self> {
         let OpenFileState { inode, buffer, leaves_segments, .. } = state;
         let (inode, buffer) = (inode.clone(), buffer.clone());
         let leaves_segments = *leaves_segments;
-        state.in_place.is_none().then_some(Self { inode, buffer, leaves_segments })
+        state.in_place.is_none().then_some(Self { record, inode, buffer, leaves_segments })
     }
 }
 
 impl Session {
-    /// Gives an open file its content before a change that failed.
-    pub(super) fn restore_content(&self, state: &mut OpenFileState, former: FormerContent) {
+    /// Gives an open file its content before a change that failed, or only its size if its record
+    /// says by now where the content is. A record with another size says what the content is.
+    pub(super) fn restore_content(
+        &self,
+        file: &Arc<OpenFile>,
+        state: &mut OpenFileState,
+        former: Option<FormerContent>,
+    ) {
+        let Some(former) = former else { return };
+        let Ok(now) = self.record(file, state) else { return };
+        if now != former.record {
+            if now.size == former.record.size && state.buffer.is_none() {
+                state.inode.size = former.inode.size;
+                self.mark_content_moved(file, state);
+            }
+            return;
+        }
         drop(self.take_buffer(state));
         if let Some(buffer) = former.buffer {
             self.namespace().files().buffered_bytes.fetch_add(buffer.len(), Ordering::Relaxed);
             state.buffer = Some(buffer);
         }
         (state.inode, state.leaves_segments) = (former.inode, former.leaves_segments);
+        self.mark_content_moved(file, state);
     }
 
     /// Like [`SessionFile::truncate`], without changing times.
@@ -182,20 +213,31 @@ impl Session {
         }
         self.copy_up(&mut state.inode)?;
         if size < state.inode.size {
-            let cut_bytes = state.inode.size - size;
-            // The record first: it may be all that a crash leaves, or that a snapshot shows.
-            state.inode.size = size;
-            self.mark_content_moved(file, state);
-            self.write_state_attributes(file, state)?;
-            // Up to the largest possible offset, to cover what a dead writer left beyond the end,
-            // too.
-            let hole = Segment::hole(state.inode.id, size, u64::MAX - size);
-            self.extents().put_segments(&mut [hole])?;
-            self.data().garbage().add_garbage(cut_bytes);
+            self.cut(file, state, size)?;
         } else {
             self.fill_gap(state, size)?;
         }
         state.inode.size = size;
+        Ok(())
+    }
+
+    /// Cuts a file with segments to `size`, which is less than its own. A file that cannot be cut
+    /// stays as it is.
+    fn cut(&self, file: &Arc<OpenFile>, state: &mut OpenFileState, size: u64) -> Result<()> {
+        let former_size = std::mem::replace(&mut state.inode.size, size);
+        // The record first: it may be all that a crash leaves, or that a snapshot shows.
+        self.mark_content_moved(file, state);
+        self.write_state_attributes(file, state)?;
+        // Up to the largest possible offset, to cover what a dead writer left beyond the end, too.
+        let hole = Segment::hole(state.inode.id, size, u64::MAX - size);
+        if let Err(error) = self.extents().put_segments(&mut [hole]) {
+            state.inode.size = former_size;
+            self.mark_content_moved(file, state);
+            // If this fails as well, the file is written back later, with its former size.
+            let _ = self.write_state_attributes(file, state);
+            return Err(error);
+        }
+        self.data().garbage().add_garbage(former_size - size);
         Ok(())
     }
 

@@ -2,7 +2,7 @@
 //! Open files of a session by identity, and which of them have unwritten changes.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use hashbrown::HashMap;
 use parking_lot::Mutex;
@@ -20,6 +20,8 @@ pub(crate) struct OpenFiles {
     count: AtomicUsize,
     /// Files whose record lacks changes; they stay in `files` even when closed.
     dirty: Mutex<HashMap<u128, Arc<OpenFile>>>,
+    /// True if a file whose record lacks changes may be closed.
+    has_unwritten_closed: AtomicBool,
     /// Sequence counter, bumped when an open file is written back. A record read under an older
     /// count may be stale.
     flushes: AtomicU64,
@@ -144,7 +146,11 @@ impl OpenFiles {
         let mut files = self.files.lock();
         let known = files.get_mut(&id)?;
         known.opens = known.opens.saturating_sub(times);
-        if known.opens > 0 || self.dirty.lock().contains_key(&id) {
+        if known.opens > 0 {
+            return None;
+        }
+        if self.dirty.lock().contains_key(&id) {
+            self.has_unwritten_closed.store(true, Ordering::Release);
             return None;
         }
         let known = files.remove(&id);
@@ -182,6 +188,18 @@ impl OpenFiles {
 
     pub(super) fn dirty(&self) -> Vec<Arc<OpenFile>> {
         self.dirty.lock().values().cloned().collect()
+    }
+
+    /// Returns the closed files whose records lack changes, since their closes could not write them.
+    /// Those whose changes stay unwritten are to be closed again, 0 times.
+    pub(super) fn take_unwritten_closed(&self) -> Vec<Arc<OpenFile>> {
+        if !self.has_unwritten_closed.swap(false, Ordering::AcqRel) {
+            return Vec::new();
+        }
+        let files = self.files.lock();
+        let dirty = self.dirty.lock();
+        let is_closed = |id: &u128| files.get(id).is_some_and(|known| known.opens == 0);
+        dirty.iter().filter(|(id, _)| is_closed(id)).map(|(_, file)| file.clone()).collect()
     }
 
     /// Returns a guard to be held from before files are flushed until a snapshot has their records.

@@ -18,6 +18,7 @@ impl Session {
     /// `NotFound`, `Exists`, `Denied`; `IsADirectory` for a directory; `TooManyLinks` over
     /// `LINKS_MAX` names; `CrossDevice` for a file at another seat of a live namespace.
     pub fn link(&self, old_dir: &Dir, old_name: &[u8], dir: &Dir, name: &[u8]) -> Result<Inode> {
+        self.flush_before_naming(old_dir, old_name)?;
         let mut flushes = self.namespace().files().flushes();
         let mut inode = self.add_name((old_dir, old_name), (dir, name))?;
         // Never wait for a file while holding the structure lock: the thread that has the file may

@@ -51,6 +51,7 @@ impl Session {
     ) -> Result<Option<RenameOutcome>> {
         check_name(old_name)?;
         check_name(name)?;
+        self.flush_before_naming(old_dir, old_name)?;
         let mut shown = None;
         // The source may turn out to be a directory once it is looked up, so exclude other
         // operations.

@@ -24,6 +24,7 @@ use rustix::io::Errno;
 
 use crate::caller::{Caller, errno_of};
 use crate::listener::{CallAnswer, Listener, SuspendedCall};
+use crate::outside::start_of;
 use crate::resolve::{Located, Resolved, errno};
 use crate::spooled_file::{FileSource, SpooledFile};
 use crate::supervisor::Supervisor;
@@ -392,7 +393,7 @@ impl<'a> TrappedCall<'a> {
         let Some(below) = self.supervisor.shown_at().within(&path) else {
             return Ok(Subject::Outside);
         };
-        match self.supervisor.dir_below(below)? {
+        match self.supervisor.dir_below(owner, &start_of(descriptor, b""), below)? {
             Some(dir) => Ok(Subject::Directory(view()?, dir)),
             None => Ok(Subject::Outside),
         }

@@ -92,6 +92,7 @@ impl TrappedCall<'_> {
                 if inode.kind().is_some_and(FileKind::is_shown_as_directory) {
                     return Err(Errno::PERM);
                 }
+                self.write_back(&old)?;
                 done(session(&new.view)?.link(&old.dir, &old.name, &new.dir, &new.name))
             }
             _ => Err(Errno::XDEV),
@@ -134,6 +135,21 @@ impl TrappedCall<'_> {
         Ok(CallAnswer::Value(0))
     }
 
+    /// Writes the content of a file back to the session, or of all files that were closed, if
+    /// `located` is a directory: those below it are not known.
+    fn write_back(&self, located: &Located) -> Result<(), Errno> {
+        let spool = self.supervisor.spool();
+        let inode = located.inode()?;
+        let written = match spool.file(inode.id) {
+            Some(file) => file.write_back(),
+            None if inode.kind().is_some_and(FileKind::is_shown_as_directory) => {
+                spool.write_back_unopened()
+            }
+            None => Ok(()),
+        };
+        written.map_err(|error| errno(&error))
+    }
+
     /// rename, renameat, renameat2.
     pub(super) fn rename(
         &self,
@@ -145,13 +161,12 @@ impl TrappedCall<'_> {
         let sources = [(old.0, &paths[0]), (new.0, &paths[1])];
         let (old, new) = match (self.name(old)?, self.name(new)?) {
             (None, None) => {
-                let is_above = |(descriptor, path): (i32, &Vec<u8>)| {
-                    self.supervisor.is_above_place(self.caller(), descriptor, path)
-                };
-                return match sources.into_iter().any(is_above) {
-                    true => Err(Errno::BUSY),
-                    false => Ok(CallAnswer::Continue),
-                };
+                for (descriptor, path) in sources {
+                    if self.supervisor.is_above_place(self.caller(), descriptor, path)? {
+                        return Err(Errno::BUSY);
+                    }
+                }
+                return Ok(CallAnswer::Continue);
             }
             (Some(old), Some(new)) => (old, new),
             _ => return Err(Errno::XDEV),
@@ -171,9 +186,10 @@ impl TrappedCall<'_> {
             return Err(Errno::NOTDIR);
         }
         let session = session(&new.view)?;
-        // A file that replaces another one has everything that was written to it.
-        if let Some(file) = self.supervisor.spool().file(old.inode()?.id) {
-            file.write_back().map_err(|error| errno(&error))?;
+        // What gets a name has everything that was written to it.
+        self.write_back(&old)?;
+        if flags == RenameFlags::Exchange {
+            self.write_back(&new)?;
         }
         let skeleton = self.supervisor.skeleton();
         let _shape = skeleton.structure.write();
