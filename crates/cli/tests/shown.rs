@@ -349,7 +349,7 @@ fn no_file_that_was_made_is_missing_when_descriptors_run_out() {
         link.display()
     );
     let script = format!("exec python3 -c '{program}'");
-    let mut limited = Command::new("sh");
+    let mut limited = std::process::Command::new("sh");
     limited.args(["-c", "ulimit -n 64; exec \"$0\" \"$@\"", env!("CARGO_BIN_EXE_esker")]);
     limited.args(shell(&options, &script)).env("ESKER_STORE", esker.store());
     let output = limited.output().expect("sh runs");
