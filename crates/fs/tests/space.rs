@@ -507,6 +507,11 @@ fn files_renamed_while_they_are_open_survive_with_their_names() {
         let file = session.create_file(&root, b"new", 0o644).expect("create");
         session.file(&file).write(0, &vec![8; bytes]).expect("write");
         session.rename((&root, b"new"), (&root, b"old"), RenameFlags::Replace).expect("rename");
+        let second = session.create_file(&root, b"second", 0o644).expect("create");
+        session.file(&second).write(0, b"second content").expect("write");
+        session.create(&root, b"third", 0o644).expect("create");
+        let third = (&root, &b"third"[..]);
+        session.rename(third, (&root, b"second"), RenameFlags::Exchange).expect("exchange");
         // A sync of the session would write all open files.
         let other = session.create_file(&root, b"other", 0o644).expect("create");
         session.file(&other).sync().expect("sync");
@@ -515,5 +520,7 @@ fn files_renamed_while_they_are_open_survive_with_their_names() {
         let inode = resumed.namespace().stat("/old", FollowLinks::No).expect("stat");
         let read = resumed.namespace().read(&inode, 0, 1 << 20).expect("read");
         assert!(read == vec![8; bytes][..], "{} of {bytes} bytes", read.len());
+        let inode = resumed.namespace().stat("/third", FollowLinks::No).expect("stat");
+        assert_eq!(inode.size, 14);
     }
 }

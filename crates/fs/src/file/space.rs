@@ -96,9 +96,9 @@ impl SessionFile<'_> {
     }
 
     /// Copies `range` of the file to `offset` of `to` by sharing extents; returns how many bytes
-    /// were copied, fewer only at its end, or if an error prevents the rest. Ranges of one file must not overlap. Bytes are read and
-    /// written only for small new files, which have no extents yet, and for files that are written
-    /// in place.
+    /// were copied, fewer only at its end, or if an error prevents the rest. Ranges of one file must
+    /// not overlap. Bytes are read and written only for small new files, which have no extents yet,
+    /// and for files that are written in place.
     pub fn copy_range(&self, range: Range<u64>, to: &Arc<OpenFile>, offset: u64) -> Result<u64> {
         let Self { session, file: from } = *self;
         session.check_open()?;

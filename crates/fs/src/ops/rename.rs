@@ -52,6 +52,9 @@ impl Session {
         check_name(old_name)?;
         check_name(name)?;
         self.flush_before_naming(old_dir, old_name)?;
+        if flags == RenameFlags::Exchange {
+            self.flush_before_naming(dir, name)?;
+        }
         let mut shown = None;
         // The source may turn out to be a directory once it is looked up, so exclude other
         // operations.
