@@ -73,8 +73,7 @@ pub fn check_new_store(url: &str) -> Result<()> {
     Ok(())
 }
 
-/// True if `path` is `directory` or in it, by whatever names: directories can have several, as by
-/// bind mounts.
+/// True if `path` is `directory` or in it, also by another name of `directory`, as by a bind mount.
 fn is_within(path: &Path, directory: &Path) -> bool {
     let identity = |path: &Path| path.metadata().map(|known| (known.dev(), known.ino())).ok();
     let of_directory = identity(directory);

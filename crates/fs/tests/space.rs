@@ -462,10 +462,9 @@ fn files_closed_in_a_full_store_survive_with_what_comes_after() {
     }
 }
 
-/// Symptom: a hole beyond the end that found no room made the file longer, and a large copy that
-/// failed in the middle did not say what it had copied.
+/// Symptom: a hole beyond the end that found no room made the file longer.
 /// Cause: the open file was changed before the segments of the hole were put.
-/// Fix: what fails leaves the open file as it was.
+/// Fix: the open file gets its size back.
 #[test]
 fn a_hole_that_finds_no_room_changes_nothing() {
     for size in [100, 2 << 20] {

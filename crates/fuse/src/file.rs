@@ -289,6 +289,11 @@ impl MountState {
         })
     }
 
+    /// True if a file has changes that its record lacks.
+    pub(crate) fn has_changed_files(&self) -> bool {
+        self.view.session().is_some_and(|session| session.has_changed_files())
+    }
+
     /// True if the file `number` is open and `is_so`, or being opened: the opener holds the lock
     /// while it reads the store.
     pub(crate) fn is_open_file(
@@ -528,7 +533,7 @@ impl MountState {
         // A reply has 32 bits for the count; the caller asks again for the rest.
         let length = length.min(1 << 30);
         let end = offset.checked_add(length).ok_or(Errno::EOVERFLOW)?;
-        let copied = session.file(&from).copy_range(offset..end, &to, to_offset);
+        let copied = session.file(&from).copy_range_partly(offset..end, &to, to_offset);
         self.record_change();
         let copied = copied.map_err(|error| self.errno(&error))?;
         if drops_set_id {

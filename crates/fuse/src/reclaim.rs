@@ -13,6 +13,8 @@ use crate::mount_state::MountState;
 /// faster, the writers themselves bound it.
 const INTERVAL: Duration = Duration::from_millis(100);
 
+/// Number of intervals, 1 s, after which closed files are written that found no room.
+const CLOSED_ROUNDS: u32 = 10;
 /// Number of intervals, 5 s, after which changes of open files are written.
 const FLUSH_ROUNDS: u32 = 50;
 
@@ -21,20 +23,27 @@ impl MountState {
     /// sender of `end` is dropped.
     pub(crate) fn reclaim_until(&self, end: &Receiver<()>) {
         let Some(session) = self.view.session() else { return };
-        let mut rounds = 0u32;
+        let (mut rounds, mut reported) = (0u32, String::new());
         while end.recv_timeout(INTERVAL) == Err(RecvTimeoutError::Timeout) {
             rounds = rounds.wrapping_add(1);
-            let flushed = match rounds.is_multiple_of(FLUSH_ROUNDS) {
-                true => session.flush_changed_files(),
-                false => session.flush_closed_files(),
+            let flushed = match rounds {
+                rounds if rounds.is_multiple_of(FLUSH_ROUNDS) => session.flush_changed_files(),
+                rounds if rounds.is_multiple_of(CLOSED_ROUNDS) => session.flush_closed_files(),
+                _ => Ok(()),
             };
-            let worked = match flushed {
-                // Programs get the error from their own changes.
-                Err(error) if error.kind() == Kind::NoSpace => Ok(()),
-                flushed => flushed,
-            };
-            match worked.and_then(|()| session.give_up_garbage().map(drop)) {
+            match flushed {
                 Ok(()) => {}
+                Err(error) if matches!(error.kind(), Kind::Closed | Kind::Fenced) => return,
+                // Programs get the error from their own changes.
+                Err(error) if error.kind() == Kind::NoSpace => {}
+                Err(error) if error.to_string() == reported => {}
+                Err(error) => {
+                    self.report(&error);
+                    reported = error.to_string();
+                }
+            }
+            match session.give_up_garbage() {
+                Ok(_) => {}
                 // Requests get the same error.
                 Err(error) if matches!(error.kind(), Kind::Closed | Kind::Fenced) => return,
                 Err(error) => self.report(&error),

@@ -103,6 +103,10 @@ impl Answerer for RingDriver {
             {
                 false
             }
+            // What gets a name is written first.
+            Operation::Rename { .. } | Operation::Link { .. } if self.state.has_changed_files() => {
+                false
+            }
             // These changes wait for a shared sync, so many of them should be in flight at a time.
             _ if is_change && self.state.flushes_at_close() => false,
             _ => !self.state.is_far,

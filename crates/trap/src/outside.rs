@@ -47,7 +47,7 @@ impl Supervisor {
     /// descriptor.
     ///
     /// # Errors
-    /// `LOOP`; those of [`is_own`].
+    /// `LOOP`; those of [`is_of_supervisor`].
     pub(crate) fn way_back(
         &self,
         caller: Caller,
@@ -78,7 +78,7 @@ impl Supervisor {
                 Err(Errno::LOOP) => {}
                 // The path is too long for one call, or the kernel asks to try again.
                 Err(Errno::NAMETOOLONG | Errno::AGAIN | Errno::NOSYS) => {}
-                Err(error) if is_own(error) => return Err(error),
+                Err(error) if is_of_supervisor(error) => return Err(error),
                 // The kernel finds the same, or has the right error.
                 _ => return Ok(None),
             }
@@ -167,7 +167,7 @@ impl Supervisor {
         let Some(opened) = open_at(&walk.at, name, PATH)? else { return Ok(Step::End) };
         let link = format!("/proc/self/fd/{}", opened.as_raw_fd());
         let path = match rustix::fs::readlink(link, Vec::new()) {
-            Err(error) if is_own(error) => return Err(error),
+            Err(error) if is_of_supervisor(error) => return Err(error),
             Err(_) => return Ok(Step::End),
             Ok(path) => path,
         };
@@ -186,7 +186,7 @@ impl Supervisor {
     /// in use.
     ///
     /// # Errors
-    /// Those of [`is_own`].
+    /// Those of [`is_of_supervisor`].
     pub(crate) fn is_above_place(
         &self,
         caller: Caller,
@@ -240,24 +240,25 @@ pub(crate) fn start_of(descriptor: i32, path: &[u8]) -> String {
     }
 }
 
-/// Opens `name` in the caller's folder of `/proc`; `None` if it cannot be opened by anybody.
+/// Opens `name` in the caller's folder of `/proc`; `None` if it cannot be opened.
 fn open_own(caller: Caller, name: &str) -> Result<Option<OwnedFd>, Errno> {
     let path = format!("/proc/{}/{name}", caller.thread());
     open_at(rustix::fs::CWD, path.as_bytes(), PATH)
 }
 
-/// Opens `name` in `directory`; `None` if the kernel would refuse it to the caller, too.
+/// Opens `name` in `directory`; `None` if the path does not lead to it.
 fn open_at(directory: impl AsFd, name: &[u8], flags: OFlags) -> Result<Option<OwnedFd>, Errno> {
-    match rustix::fs::openat(directory, name, flags, Mode::empty()) {
+    let open = || rustix::fs::openat(&directory, name, flags, Mode::empty());
+    match rustix::io::retry_on_intr(open) {
         Ok(opened) => Ok(Some(opened)),
-        Err(error) if is_own(error) => Err(error),
+        Err(error) if is_of_supervisor(error) => Err(error),
         Err(_) => Ok(None),
     }
 }
 
-/// True if `error` tells about this process or the machine, not about a path: nothing is known then
-/// about where the path leads, and the caller's call fails.
-fn is_own(error: Errno) -> bool {
+/// True if `error` is about this process or the machine, not about a path. Where the path leads is
+/// unknown then, and the caller's call fails.
+fn is_of_supervisor(error: Errno) -> bool {
     matches!(error, Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::IO | Errno::INTR)
 }
 

@@ -422,13 +422,10 @@ impl Spool {
     /// # Errors
     /// The first error of [`SpooledFile::write_back`]; the others are written back nevertheless.
     pub(crate) fn write_back_unopened(&self) -> Result<()> {
-        let files: Vec<Arc<Slot>> = self.files.lock().values().cloned().collect();
-        let mut result = Ok(());
-        for slot in files {
-            let file = slot.0.lock().clone();
-            result = result.and(file.map_or(Ok(()), |file| file.write_back_unopened()));
-        }
-        result
+        // Not the files themselves, which could not leave the spool meanwhile.
+        let ids: Vec<u128> = self.files.lock().keys().copied().collect();
+        let write_back = |id| self.file(id).map_or(Ok(()), |file| file.write_back_unopened());
+        ids.into_iter().map(write_back).fold(Ok(()), Result::and)
     }
 
     /// Writes back each file that a writer closes, until [`Spool::end`]; calls `report` for those

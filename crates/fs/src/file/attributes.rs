@@ -7,7 +7,7 @@ use esker_base::Result;
 use esker_extent::Segment;
 
 use super::{InPlaceFile, OpenFile, OpenFileState, RecordLocation, SessionFile};
-use crate::file::space::{FormerContent, check_end};
+use crate::file::space::check_end;
 use crate::inode::xattr::Xattrs;
 use crate::inode::{DirId, FileId, Inode};
 use crate::ops::XattrSet;
@@ -74,7 +74,7 @@ impl SessionFile<'_> {
         // A change that is not permitted fails before anything is cut.
         let others = AttributeChanges { size: None, ..*changes };
         session.apply(&mut record.clone(), b"file", &others)?;
-        let former = FormerContent::of(&state, record);
+        let former = session.former_content(file, &state)?;
         let changed = self.change_attributes(&mut state, changes);
         if changed.is_err() {
             session.restore_content(file, &mut state, former);
@@ -167,13 +167,18 @@ impl SessionFile<'_> {
     }
 
     /// Returns once the file and everything the session did before survive power loss.
+    ///
+    /// # Errors
+    /// Errors of the store, also those that keep other files that were closed from being flushed:
+    /// this file is synced nevertheless.
     pub fn sync(&self) -> Result<()> {
         let Self { session, file } = *self;
-        session.flush_closed_files()?;
+        let others = session.flush_closed_files();
         session.sync_in_place(file)?;
         self.flush()?;
         session.data().sync()?;
-        session.tree().sync()
+        session.tree().sync()?;
+        others
     }
 }
 

@@ -89,6 +89,8 @@ struct OpenFileState {
     log: Option<FileLog>,
     /// Number of times that the file was truncated or its content replaced.
     cuts: u64,
+    /// Number of times that segments beyond a new end were covered, so that their bytes are gone.
+    covered_ends: u64,
     /// Bytes appended to data logs since the file was opened.
     appended_bytes: u64,
     /// Set while the file is written in place. The record then always lacks something.
@@ -131,6 +133,7 @@ impl OpenFile {
             leaves_segments: false,
             log: None,
             cuts: 0,
+            covered_ends: 0,
             appended_bytes: 0,
             in_place: None,
             inode,

@@ -144,17 +144,25 @@ impl Session {
         Ok(())
     }
 
-    /// Flushes closed files that their closes could not flush: operations after those closes must
-    /// not survive without them. Cost: none if there are no such files.
+    /// Flushes closed files that their closes could not flush, so that no later operation is synced
+    /// without them. Cost: none if there are no such files.
     ///
     /// # Errors
-    /// The first error of [`SessionFile::flush`]; the other files are flushed nevertheless.
+    /// The first error of [`SessionFile::flush`]. Other files are flushed nevertheless, unless there
+    /// is no room.
     pub fn flush_closed_files(&self) -> Result<()> {
-        self.flush_each(self.namespace().files().take_unwritten_closed())
+        self.flush_each(self.namespace().files().unwritten_closed())
+    }
+
+    /// True if a file has changes that its record lacks.
+    #[must_use]
+    pub fn has_changed_files(&self) -> bool {
+        self.namespace().files().has_dirty()
     }
 
     /// Flushes all files with changes, also those that are open, so that a writer that dies does not
-    /// take with it what was written long before.
+    /// take with it what was written long before. Leaves out files that are written in place, whose
+    /// records refer to synced bytes only.
     ///
     /// # Errors
     /// As [`Session::flush_closed_files`].
@@ -163,23 +171,36 @@ impl Session {
     }
 
     fn flush_each(&self, files: Vec<Arc<OpenFile>>) -> Result<()> {
-        let flush = |file: Arc<OpenFile>| {
-            let flushed = self.file(&file).flush();
-            flushed.and(self.give_back(file.id, 0))
-        };
-        files.into_iter().map(flush).fold(Ok(()), Result::and)
+        let mut result = Ok(());
+        for file in files.into_iter().filter(|file| file.state.read().in_place.is_none()) {
+            let flushed = self.flush_and_forget(&file);
+            let is_full = flushed.as_ref().is_err_and(|error| error.kind() == Kind::NoSpace);
+            result = result.and(flushed);
+            if is_full {
+                break;
+            }
+        }
+        result
+    }
+
+    /// Flushes a file, and forgets it if it is closed.
+    fn flush_and_forget(&self, file: &Arc<OpenFile>) -> Result<()> {
+        let flushed = self.file(file).flush();
+        flushed.and(self.give_back(file.id, 0))
     }
 
     /// Flushes the file `name` in `dir` if it is open: its new name must not survive a crash without
-    /// its content, least of all in place of another file.
+    /// its content, least of all in place of another file. A file that is written in place stays
+    /// as it is.
     pub(crate) fn flush_before_naming(&self, dir: &Dir, name: &[u8]) -> Result<()> {
-        let files = self.namespace().files();
-        if files.is_empty() {
+        if !self.has_changed_files() {
             return Ok(());
         }
         // The caller reports a name that is not there.
         let Ok(Some(inode)) = self.namespace().entry(dir, name, false) else { return Ok(()) };
-        files.get(inode.id).map_or(Ok(()), |file| self.file(&file).flush())
+        let file = self.namespace().files().get(inode.id);
+        let file = file.filter(|file| file.state.read().in_place.is_none());
+        file.map_or(Ok(()), |file| self.flush_and_forget(&file))
     }
 
     /// Frees the content of the file `inode`, whose last name is gone, now or once it is closed.

@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 use esker_base::{Error, Kind, Result};
 use esker_extent::Segment;
 
-use super::{FILE_BYTES_MAX, OpenFile, OpenFileState, SessionFile};
+use super::{FILE_BYTES_MAX, OpenFile, OpenFileState, RecordLocation, SessionFile};
 use crate::data::{INLINE_BYTES_MAX, PIECE_BYTES};
 use crate::inode::Inode;
 use crate::ops::setattr::resize;
@@ -84,7 +84,7 @@ impl SessionFile<'_> {
         let _content = session.pin_data_logs();
         let mut state = file.state.write();
         check_end(Some(end))?;
-        let former = FormerContent::of(&state, session.record(file, &state)?);
+        let former = session.former_content(file, &state)?;
         match change(&mut state) {
             Ok(()) => session.content_was_changed(file, &mut state),
             Err(error) => {
@@ -96,10 +96,38 @@ impl SessionFile<'_> {
     }
 
     /// Copies `range` of the file to `offset` of `to` by sharing extents; returns how many bytes
-    /// were copied, fewer only at its end, or if an error prevents the rest. Ranges of one file must
-    /// not overlap. Bytes are read and written only for small new files, which have no extents yet,
-    /// and for files that are written in place.
+    /// were copied, fewer only at its end. Ranges of one file must not overlap. Bytes are read and
+    /// written only for small new files, which have no extents yet, and for files that are written
+    /// in place.
     pub fn copy_range(&self, range: Range<u64>, to: &Arc<OpenFile>, offset: u64) -> Result<u64> {
+        let mut copied = 0;
+        self.copy_steps(range, (to, offset), &mut copied).map(|()| copied)
+    }
+
+    /// Like [`SessionFile::copy_range`], but if an error prevents the rest returns how many bytes
+    /// were copied before, as a system call does.
+    ///
+    /// # Errors
+    /// As [`SessionFile::copy_range`], if nothing was copied.
+    pub fn copy_range_partly(
+        &self,
+        range: Range<u64>,
+        to: &Arc<OpenFile>,
+        offset: u64,
+    ) -> Result<u64> {
+        let mut copied = 0;
+        match self.copy_steps(range, (to, offset), &mut copied) {
+            Err(error) if copied == 0 => Err(error),
+            _ => Ok(copied),
+        }
+    }
+
+    fn copy_steps(
+        &self,
+        range: Range<u64>,
+        (to, offset): (&Arc<OpenFile>, u64),
+        copied: &mut u64,
+    ) -> Result<()> {
         let Self { session, file: from } = *self;
         session.check_open()?;
         let _content = session.pin_data_logs();
@@ -114,45 +142,58 @@ impl SessionFile<'_> {
         }
         // Bytes that the copy itself appends are not copied again.
         let length = range.end.min(from.state.read().size()?).saturating_sub(range.start);
-        let mut copied = 0;
-        while copied < length {
-            let start = range.start + copied;
+        while *copied < length {
+            let start = range.start + *copied;
             let step = start..(range.start + length).min(start + STEP_BYTES);
-            let count = match session.copy_step(from, step, to, offset + copied) {
-                // As for a short write: the next call reports the error.
-                Err(_) if copied > 0 => break,
-                count => count?,
-            };
-            copied += count;
+            let count = session.copy_step(from, step, to, offset + *copied)?;
+            *copied += count;
             if count == 0 {
                 break;
             }
         }
-        Ok(copied)
+        Ok(())
     }
 }
 
 /// The content of an open file, and its record, before a change of a range, which may fail.
 pub(super) struct FormerContent {
-    record: Inode,
+    /// `None` if the file has no name any more.
+    record: Option<Inode>,
     inode: Inode,
     buffer: Option<Vec<u8>>,
     leaves_segments: bool,
-}
-
-impl FormerContent {
-    /// The content now; `None` while the file is written in place, since its bytes then go at once.
-    pub(super) fn of(state: &OpenFileState, record: Inode) -> Option<Self> {
-        let OpenFileState { inode, buffer, leaves_segments, .. } = state;
-        let (inode, buffer) = (inode.clone(), buffer.clone());
-        let leaves_segments = *leaves_segments;
-        state.in_place.is_none().then_some(Self { record, inode, buffer, leaves_segments })
-    }
+    covered_ends: u64,
 }
 
 impl Session {
+    /// Returns the content of an open file now; `None` while it is written in place, since its
+    /// bytes then go at once. Cost: a look-up of its record.
+    pub(super) fn former_content(
+        &self,
+        file: &OpenFile,
+        state: &OpenFileState,
+    ) -> Result<Option<FormerContent>> {
+        if state.in_place.is_some() {
+            return Ok(None);
+        }
+        let OpenFileState { inode, buffer, leaves_segments, covered_ends, .. } = state;
+        let (leaves_segments, covered_ends) = (*leaves_segments, *covered_ends);
+        let (inode, buffer) = (inode.clone(), buffer.clone());
+        let record = self.named_record(file, state)?;
+        Ok(Some(FormerContent { record, inode, buffer, leaves_segments, covered_ends }))
+    }
+
+    /// Returns the record of `file`; `None` if it has no name any more.
+    fn named_record(&self, file: &OpenFile, state: &OpenFileState) -> Result<Option<Inode>> {
+        match file.location() {
+            RecordLocation::Gone => Ok(None),
+            _ => self.record(file, state).map(Some),
+        }
+    }
+
     /// Gives an open file its content before a change that failed, or only its size if its record
-    /// says by now where the content is. A record with another size says what the content is.
+    /// says by now where the content is. A record with another size says what the content is, and
+    /// bytes that are gone do not come back.
     pub(super) fn restore_content(
         &self,
         file: &Arc<OpenFile>,
@@ -160,20 +201,26 @@ impl Session {
         former: Option<FormerContent>,
     ) {
         let Some(former) = former else { return };
-        let Ok(now) = self.record(file, state) else { return };
+        let Ok(now) = self.named_record(file, state) else { return };
+        if state.covered_ends != former.covered_ends {
+            return;
+        }
         if now != former.record {
-            if now.size == former.record.size && state.buffer.is_none() {
+            let sizes = [&now, &former.record].map(|record| record.as_ref().map(|now| now.size));
+            if sizes[0] == sizes[1] && state.buffer.is_none() {
                 state.inode.size = former.inode.size;
                 self.mark_content_moved(file, state);
             }
             return;
         }
+        let leaves_segments =
+            former.leaves_segments || (state.inode.mapped && !former.inode.mapped);
         drop(self.take_buffer(state));
         if let Some(buffer) = former.buffer {
             self.namespace().files().buffered_bytes.fetch_add(buffer.len(), Ordering::Relaxed);
             state.buffer = Some(buffer);
         }
-        (state.inode, state.leaves_segments) = (former.inode, former.leaves_segments);
+        (state.inode, state.leaves_segments) = (former.inode, leaves_segments);
         self.mark_content_moved(file, state);
     }
 
@@ -222,7 +269,7 @@ impl Session {
     }
 
     /// Cuts a file with segments to `size`, which is less than its own. A file that cannot be cut
-    /// stays as it is.
+    /// stays as it is, except at durability `Always`, where a change that fails may be visible.
     fn cut(&self, file: &Arc<OpenFile>, state: &mut OpenFileState, size: u64) -> Result<()> {
         let former_size = std::mem::replace(&mut state.inode.size, size);
         // The record first: it may be all that a crash leaves, or that a snapshot shows.
@@ -230,7 +277,12 @@ impl Session {
         self.write_state_attributes(file, state)?;
         // Up to the largest possible offset, to cover what a dead writer left beyond the end, too.
         let hole = Segment::hole(state.inode.id, size, u64::MAX - size);
-        if let Err(error) = self.extents().put_segments(&mut [hole]) {
+        let covered = self.extents().put_segments(&mut [hole]);
+        state.covered_ends += u64::from(covered.is_ok() || self.syncs_each_change());
+        if let Err(error) = covered {
+            if self.syncs_each_change() {
+                return Err(error);
+            }
             state.inode.size = former_size;
             self.mark_content_moved(file, state);
             // If this fails as well, the file is written back later, with its former size.

@@ -191,15 +191,23 @@ impl OpenFiles {
     }
 
     /// Returns the closed files whose records lack changes, since their closes could not write them.
-    /// Those whose changes stay unwritten are to be closed again, 0 times.
-    pub(super) fn take_unwritten_closed(&self) -> Vec<Arc<OpenFile>> {
-        if !self.has_unwritten_closed.swap(false, Ordering::AcqRel) {
+    pub(super) fn unwritten_closed(&self) -> Vec<Arc<OpenFile>> {
+        if !self.has_unwritten_closed.load(Ordering::Acquire) {
             return Vec::new();
         }
         let files = self.files.lock();
         let dirty = self.dirty.lock();
         let is_closed = |id: &u128| files.get(id).is_some_and(|known| known.opens == 0);
-        dirty.iter().filter(|(id, _)| is_closed(id)).map(|(_, file)| file.clone()).collect()
+        let closed = dirty.iter().filter(|(id, _)| is_closed(id)).map(|(_, file)| file.clone());
+        let closed: Vec<_> = closed.collect();
+        // Not before they are written: a sync beside the thread that writes them waits for it.
+        self.has_unwritten_closed.store(!closed.is_empty(), Ordering::Release);
+        closed
+    }
+
+    /// True if the record of a file lacks changes.
+    pub(super) fn has_dirty(&self) -> bool {
+        !self.is_empty() && !self.dirty.lock().is_empty()
     }
 
     /// Returns a guard to be held from before files are flushed until a snapshot has their records.

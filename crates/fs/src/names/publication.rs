@@ -225,8 +225,9 @@ fn closure(store: &dyn Store, roots: &[SetId], wanted: Option<SetId>) -> Result<
             Err(error) if is_of_manifest(error.kind()) => continue,
             manifest => manifest?,
         };
-        let below = manifest.bases.into_iter().chain(manifest.merged_sets);
-        waiting.extend(below.filter(|set| found.insert(*set)));
+        // These have all sets on which they built, and all that were merged into them, in the list.
+        found.extend(manifest.merged_sets);
+        waiting.extend(manifest.bases.into_iter().filter(|base| found.insert(*base)));
     }
     Ok(found)
 }

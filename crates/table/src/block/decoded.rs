@@ -19,7 +19,7 @@ pub struct DecodedBlock {
     pub(super) ints: Vec<Vec<u64>>,
     pub(super) strings: [DecodedStrings; STRINGS_MAX],
     /// The column and the bytes of the last search, and whether a string had one of them.
-    searched: Cell<Option<(usize, [u8; 2], bool)>>,
+    pub(super) searched: Cell<Option<(usize, [u8; 2], bool)>>,
 }
 
 /// Strings, concatenated.

@@ -241,6 +241,7 @@ impl Block {
     pub fn decode(&self, out: &mut DecodedBlock) {
         assert_eq!(out.rows, 0, "a block is decoded into an empty one");
         out.rows = self.rows;
+        out.searched.set(None);
         (out.constants, out.varies) = (self.constants, self.varies);
         out.ints.resize(self.schema.ints.len(), Vec::new());
         let mut varies = self.varies;

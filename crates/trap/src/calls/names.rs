@@ -186,7 +186,7 @@ impl TrappedCall<'_> {
             return Err(Errno::NOTDIR);
         }
         let session = session(&new.view)?;
-        // What gets a name has everything that was written to it.
+        // A file that gets another name has everything that was written to it.
         self.write_back(&old)?;
         if flags == RenameFlags::Exchange {
             self.write_back(&new)?;

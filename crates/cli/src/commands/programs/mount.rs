@@ -103,8 +103,8 @@ impl From<RequestTransport> for Transport {
 /// publish --job` joins all parts.
 ///
 /// Data in files that a program has closed survives the death of the mount, except for up to the
-/// last tenth of a second, and in files that it keeps open except for the last five seconds; data
-/// that it has synced with fsync survives power loss. The session of a mount that died is still
+/// last tenth of a second, and in files that it keeps open usually except for the last five seconds;
+/// data that it has synced with fsync survives power loss. The session of a mount that died is still
 /// open: --resume continues it.
 ///
 /// Needs /dev/fuse and, unless you are root, the `fuse3` package.

@@ -103,8 +103,8 @@ impl Repository {
     /// [`Repository::abandon`]. Cost: every table is read twice, once without decoding most of it,
     /// and every visible record is written once. File data is not read: the new set refers to it,
     /// and keeps the data logs that have it, but nothing else of the merged sets; each of these
-    /// costs a marker and a read of its manifest, and each set that was merged into them a listing. With [`SquashOptions::copy_data`] all visible
-    /// data is read and written once.
+    /// costs a marker and a read of its manifest, and each set that was merged into them a listing.
+    /// With [`SquashOptions::copy_data`] all visible data is read and written once.
     ///
     /// # Errors
     /// As [`Repository::open`]; `Corrupt` if a table, or copied file data, is damaged.
